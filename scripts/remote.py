@@ -92,6 +92,7 @@ _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 class _Taken(Record):
     is_active: bool
+    has_waited: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -354,10 +355,11 @@ def start(options: argparse.Namespace) -> int:
 
 def _require_slurm(options: argparse.Namespace, host: Host) -> None:
     """Raise ConfigError for what only a cluster takes."""
-    given = [*options.job[:1], *(["several configs"] if not isinstance(options.config, str) and len(options.config) > 1 else [])]
+    has_several = isinstance(options.config, list) and len(options.config) > 1
+    given = "several configs" if has_several else "".join(options.job[:1])
     if given and not host.slurm:
         raise ConfigError(
-            f"{given[0]} is for a Slurm cluster, and {host} was not added as one",
+            f"{given} is for a Slurm cluster, and {host} was not added as one",
             f"Leave it out, or say that it is one: python scripts/remote.py add {host.name} {host.target} --slurm",
         )
 
@@ -528,6 +530,7 @@ def stop(options: argparse.Namespace) -> int:
             "stays here",
         ) from error
     asked = "It is ended at once; " if options.force else "It will back up and stop; "
+    asked = "Its job has left the queue; " if answer.has_waited else asked
     said = f"{asked}follow shows its end." if answer.is_active else f"It has ended already. {call_off(host.name)}"
     echo(f"{options.run} on {host}: {said}")
     return FINISHED

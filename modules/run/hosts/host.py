@@ -54,7 +54,7 @@ class Host(Record):
     stop_after: Annotated[float, Field(ge=0, le=MOST_HOURS)] = 0.0  # hours of each start of a run there; 0: no limit
     then: Annotated[str, Field(max_length=LONGEST_COMMAND)] = ""  # runs here once all results of a run there are here
     idle_minutes: Annotated[float, Field(ge=0, le=MOST_MINUTES)] = 0.0  # in which nothing goes on there before `then`
-    slurm: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)  # of each job there, if any
+    slurm: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)  # of each job there
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -84,8 +84,8 @@ class Host(Record):
             )
         if stop_after and slurm:
             raise ConfigError(
-                f"host: stop_after is {stop_after:g}, and a Slurm job that has paused is requeued; leave it out, and use "
-                "--time (with --no-requeue, if it is to end there)"
+                f"host: stop_after is {stop_after:g}, and a Slurm job that has paused is requeued; leave it out, and "
+                "use --time (with --no-requeue, if it is to end there)"
             )
         fields: dict[str, object] = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
         fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then, "idle_minutes": idle_minutes}

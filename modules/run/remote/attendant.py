@@ -32,8 +32,8 @@ from modules.run.launch.preview import to_arguments
 from modules.run.remote.after_run import run_command_after, run_when_idle
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
-from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.job import Job
+from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy

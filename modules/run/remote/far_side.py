@@ -1,8 +1,9 @@
 """The program that answers on the other machine: it keeps everything of Tandem's there in one folder.
 
-Its text and that of slurm_jobs.py are sent over ssh at the start of each connection and run by any Python from 3.8 on,
-so it needs nothing but the standard library, is never of another version than this side, and leaves no file. Both sides
-speak in messages: two lengths of 4 bytes, then a JSON object and bytes. The other side is modules/run/remote/link.py.
+Its text, with far_files.py and slurm_jobs.py, is sent over ssh at the start of each connection and run by any Python
+from 3.8 on, so it needs nothing but the standard library, is never of another version than this side, and leaves no
+file. Both sides speak in messages: two lengths of 4 bytes, then a JSON object and bytes. The other side is
+modules/run/remote/link.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
 import stat
 import struct
@@ -24,7 +24,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from modules.run.remote.slurm_jobs import JOB, WAITS, SlurmFault, SlurmJobs, find_commands
+from modules.run.remote.far_files import read as _read
+from modules.run.remote.far_files import remove as _remove
+from modules.run.remote.far_files import write as _write
+from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
 
 if sys.platform != "win32":  # which has this file only for what both sides share
     import fcntl
@@ -99,7 +102,7 @@ class FarSide:
         self._manifest: dict[str, list[Any]] | None = None  # path -> size, date here, date there, sha256
         self._locks: dict[str, IO[str]] = {}  # held until this connection ends
         self._named: set[str] = set()  # the files of the push that were compared
-        self._slurm = SlurmJobs()
+        self._slurm = SlurmRuns(self._at("state"), self._at("runs"))
         self._has_failed = False  # a piece of a file: no more of them are taken, and this was said
 
     def serve(self) -> None:
@@ -431,7 +434,7 @@ class FarSide:
         """What train.py, or submit_slurm.py, says of a config that it is not to start, line by line, and its exit
         code."""
         program, only = "scripts/train.py", "--dry_run"
-        if asked["slurm"]:
+        if asked.get("slurm"):
             find_commands()
             program, only = "scripts/submit_slurm.py", "--test_only"
         os.makedirs(self._at("partial"), exist_ok=True)
@@ -439,7 +442,7 @@ class FarSide:
         try:
             _write(config, asked["config"])
             argv = [self._python(asked["python"]), program, "--config", config, only]
-            self._run_and_tell([*argv, *asked["arguments"], *asked["slurm"], *asked["given"]])
+            self._run_and_tell([*argv, *asked["arguments"], *asked.get("slurm", ()), *asked.get("given", ())])
         finally:
             _remove(config)
 
@@ -458,7 +461,7 @@ class FarSide:
         os.makedirs(self._at("state"), exist_ok=True)
         is_known = _read(self._state(name, "id")) == asked["id"]
         lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
-        while lock is None and is_known and asked["slurm"]:  # an earlier connection of this start still submits it
+        while lock is None and is_known and asked.get("slurm"):  # an earlier connection of this start still submits it
             time.sleep(_POLL_S)
             lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
         said: list[str] = []
@@ -467,7 +470,7 @@ class FarSide:
                 raise self._taken(asked, is_active=True)
         else:
             with lock:
-                if not is_known and self._job_is_alive(name):
+                if not is_known and self._slurm.is_alive(name):
                     raise self._taken(asked, is_active=True)
                 if asked["id"].startswith(RESUMES):
                     self._require_backup(asked)
@@ -475,7 +478,8 @@ class FarSide:
                     raise self._taken(asked, is_active=False)
                 if not (is_known and self._has_begun(name, asked["id"])):
                     said = self._launch(name, asked, lock.fileno())
-        self._answer(said=said)
+        answer: dict[str, Any] = {"said": said} if said else {}
+        self._answer(**answer)
 
     def do_started(self, asked: dict[str, Any], _data: bytes) -> None:
         """Whether the start with this id has come about, and its run has not been removed."""
@@ -494,7 +498,7 @@ class FarSide:
         """A run that has begun is not begun again over what it has made, such as after the machine was restarted. What
         is left of a start that was cut before, such as by a full disk, is none."""
         folder = self._at("runs", name)
-        if os.path.isdir(folder) and self._job_id(name):
+        if os.path.isdir(folder) and self._slurm.job_id(name):
             return True
         made = [os.path.join(folder, "events.jsonl"), os.path.join(folder, "log", "console.txt")]
         has_ended = os.path.isdir(folder) and os.path.exists(self._state(name, "exit"))
@@ -511,8 +515,10 @@ class FarSide:
         """Start it; what the person at the other side should know."""
         folder, exit_file = self._at("runs", name), self._state(name, "exit")
         resumes = asked["id"].startswith(RESUMES)
-        if asked["slurm"]:
-            return self._submit(name, asked, lock)
+        if asked.get("slurm"):
+            argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
+            code, variables = self._at("code"), self._variables()
+            return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
         _remove(exit_file)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):
@@ -539,74 +545,6 @@ class FarSide:
                 pass_fds=[lock],  # held for as long as the run or its shell lives
             )
         return []
-
-    def _submit(self, name: str, asked: dict[str, Any], lock: int) -> list[str]:
-        """Have Slurm start it, or resume it; the job and the warnings of submit_slurm.py, whose output is kept."""
-        find_commands()
-        resumes, words = asked["id"].startswith(RESUMES), [*asked["slurm"], *asked["given"]]
-        if resumes and (kept := _read(self._state(name, "slurm"))):  # it goes on as it was started
-            words = [*json.loads(kept), *asked["given"]]
-        before = {kind: _read(self._state(name, kind)) for kind in ("exit", "jobs")}
-        for kind in before:  # before the id says whose they would be
-            _remove(self._state(name, kind))
-        _write(self._state(name, "id"), asked["id"])
-        config = self._at("runs", name, "config.json") if resumes else self._state(name, "config.json")
-        if not resumes:
-            _write(config, asked["config"])
-        if asked["token"]:
-            _write(self._state(name, "token"), asked["token"])
-        argv = [self._python(asked["python"]), "scripts/submit_slurm.py", "--config", config, "--run_name", name]
-        argv += ["--resume", "latest"] if resumes else []
-        argv += [f"--setup_line={line}" for line in self._job_lines(name, has_token=bool(asked["token"]))]
-        with open(self._state(name, "jobs"), "wb") as output:
-            code = subprocess.run(
-                [*argv, *asked["arguments"], *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self._at("code"),
-                env={**os.environ, **self._variables()},
-                pass_fds=[lock],
-                check=False,
-            ).returncode
-        lines = _read(self._state(name, "jobs")).splitlines()
-        if not resumes:
-            _remove(config)
-        if code == 0 and self._job_id(name):
-            _write(self._state(name, "slurm"), json.dumps(words))
-            return [line for line in lines if line.startswith("Warning: ") or JOB.match(line)][:20]
-        for kind, text in before.items():
-            _remove(self._state(name, kind))
-            if text:
-                _write(self._state(name, kind), text)
-        _remove(self._state(name, "token"))
-        faults = [line for line in lines if line.startswith("Nothing was submitted: ")]
-        raise Refused((faults or lines or ["submit_slurm.py has ended without a word"])[-1])
-
-    def _job_lines(self, name: str, *, has_token: bool) -> Iterator[str]:
-        """Lines of the batch script: its variables, and what it tells this program. A token is in a file alone, as
-        Slurm keeps the variables of jobs, some clusters for ever."""
-        times, ended, token = (shlex.quote(self._state(name, kind)) for kind in ("times", "exit", "token"))
-        variables = self._variables()
-        if has_token:
-            variables["HF_TOKEN_PATH"] = self._state(name, "token")
-        yield f"export {' '.join(f'{each}={shlex.quote(value)}' for each, value in variables.items())}"
-        yield f'rm -f {ended}; echo "start $(date +%s)" >>{times}'
-        yield (
-            f'tell_end() {{ local status=$?; echo "end $(date +%s)" >>{times}; [ "$status" = "${{code-}}" ] || return; '
-            f'rm -f {token}; echo "$code" >{ended}.new && mv {ended}.new {ended}; }}  # not if it is requeued'
-        )
-        yield "trap tell_end EXIT"
-
-    def _job_id(self, name: str) -> str:
-        """Of the newest start of a run that Slurm was to start; "" if that is none."""
-        found = JOB.findall(_read(self._state(name, "jobs")))
-        return found[-1] if found else ""
-
-    def _job_is_alive(self, name: str) -> bool:
-        job_id = self._job_id(name)
-        has_ended = not job_id or os.path.exists(self._state(name, "exit"))
-        return not has_ended and bool(self._slurm.job(job_id)["is_alive"])
 
     def _python(self, given: str) -> str:
         path = os.path.expanduser(given)
@@ -651,7 +589,7 @@ class FarSide:
         return self._at("state", f"{name}.{kind}")
 
     def _is_active(self, name: str) -> bool:
-        return self._is_held(self._state(name, "lock")) or self._job_is_alive(name)
+        return self._is_held(self._state(name, "lock")) or self._slurm.is_alive(name)
 
     def _is_held(self, path: str, *, alone: bool = True) -> bool:
         """Whether a program holds this lock, or holds it `alone`."""
@@ -669,10 +607,8 @@ class FarSide:
 
     def _exit_code(self, name: str) -> int | None:
         text = _read(self._state(name, "exit")).strip()
-        job_id = self._job_id(name)
-        if not text and job_id:  # which the file system may show later than Slurm, or never, of a killed script
-            found: int | None = self._slurm.job(job_id)["code"]
-            return found
+        if not text:  # which the file system may show later than Slurm, or never, of a killed script
+            return self._slurm.exit_code(name)
         return int(text) if text.isdecimal() else None
 
     def _seconds(self, name: str) -> int:
@@ -693,12 +629,12 @@ class FarSide:
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
         for name in self._names():
-            self._remove_token(name)
+            self._slurm.remove_token(name)
         found = [
             {
                 "name": name,
                 "is_active": self._is_active(name),
-                "job": self._job(name),
+                "job": self._slurm.job(name),
                 "code": self._exit_code(name),
                 "bytes": _bytes_in(self._at("runs", name)),
                 "seconds": self._seconds(name),
@@ -720,24 +656,18 @@ class FarSide:
         folder, name, command = self._run_folder(asked), self._run_name(asked), asked["command"]
         if command not in COMMANDS:
             raise Refused(f"{command!r} is no command of a run; use one of {', '.join(COMMANDS)}")
-        is_active = self._is_active(name)
-        if is_active and self._job_id(name) and command in ("stop", FORCE_STOP) and self._cancel(name, command):
+        is_active, has_waited = self._is_active(name), False
+        is_end = is_active and command in ("stop", FORCE_STOP) and bool(self._slurm.job_id(name))
+        if is_end and (has_waited := self._slurm.leave_queue(name)):
             pass
+        elif is_end and command == FORCE_STOP:
+            self._slurm.end(name)
         elif is_active and command == FORCE_STOP:
             argv = [self._python(asked["python"]), "-c", _ENDS_A_RUN, folder]
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, cwd=self._at("code"))
         elif is_active:
             _write(os.path.join(folder, "commands", command), asked["content"])
-        self._answer(is_active=is_active, taken=command)
-
-    def _cancel(self, name: str, command: str) -> bool:
-        """Whether Slurm was asked: of one that runs only to end it at once, as else the run is asked for a backup."""
-        is_forced = command == FORCE_STOP
-        waited = self._slurm.job(self._job_id(name))["state"] in WAITS
-        if self._slurm.cancel(self._job_id(name), only_if_it_waits=not is_forced) and waited:
-            _write(self._state(name, "exit"), "130")  # no script tells it
-            return True
-        return is_forced
+        self._answer(is_active=is_active, has_waited=has_waited, taken=command)
 
     def do_follow(self, asked: dict[str, Any], _data: bytes) -> None:
         """Send what is new until the run has ended, and then its exit code.
@@ -758,11 +688,11 @@ class FarSide:
             for path in list(_followed(folder)):
                 if self._send_new(folder, path, logs, wholes):
                     told = time.monotonic()
-            if (job := self._job(name)) != told_job:
+            if (job := self._slurm.job(name)) != told_job:
                 told_job = job
                 self._answer(job=job)
             if not is_active:
-                self._remove_token(name)
+                self._slurm.remove_token(name)
                 self._answer(end=True, code=self._exit_code(name), seconds=self._seconds(name))
                 return
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
@@ -773,18 +703,6 @@ class FarSide:
                 if message is None:
                     raise Broken("the other side has gone")
                 self.do_command(json.loads(message[0]), message[1])
-
-    def _job(self, name: str) -> dict[str, Any] | None:
-        """What Slurm says of a run that it starts."""
-        job_id = self._job_id(name)
-        is_told = os.path.exists(self._state(name, "exit"))  # and Slurm need not be asked
-        return self._slurm.job(job_id) if job_id and not is_told else None
-
-    def _remove_token(self, name: str) -> None:
-        """Of a run that has ended; its script does so, unless it was killed."""
-        token = self._state(name, "token")
-        if os.path.exists(token) and not self._is_active(name):
-            _remove(token)
 
     def _require_beginning(self, folder: str, size: int, digest: str) -> None:
         if size and _sha256(os.path.join(folder, "events.jsonl"), size) != digest:
@@ -866,10 +784,9 @@ class FarSide:
             self._require_none_active()  # before the locks, of which its reader may hold one
         else:
             self._run_folder(asked)  # which must be there
-            if self._job_is_alive(self._run_name(asked)):
-                job = self._slurm.job(self._job_id(asked["run"]))
-                state = "waits in the queue" if job["state"] in WAITS else "runs"
-                raise Refused(f"the run {asked['run']} is active there: job {job['id']} {state}; stop it first")
+            if self._slurm.is_alive(self._run_name(asked)):
+                job = self._slurm.described(asked["run"])
+                raise Refused(f"the run {asked['run']} is active there, as {job}; stop it first")
             os.makedirs(self._at("state"), exist_ok=True)
             names = (f"state/{self._run_name(asked)}.lock",)
         held: list[IO[str]] = []
@@ -979,32 +896,6 @@ def _bytes_in(path: str) -> int:
             except OSError:
                 continue
     return total
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read(10_000)
-    except OSError:
-        return ""
-
-
-def _write(path: str, text: str) -> None:
-    """Renamed into place, so that nobody reads half of it."""
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}")
-    try:
-        with open(partial, "w") as file:
-            file.write(text)
-        os.replace(partial, path)
-    finally:
-        _remove(partial)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
 
 
 def main(folder: str) -> None:

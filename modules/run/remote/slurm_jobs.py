@@ -1,18 +1,23 @@
-"""What Slurm says of jobs, on the login node of a cluster, and what is asked of it there.
+"""The runs that Slurm starts, on the login node of a cluster: their jobs, and what Slurm says of them.
 
 A part of the program of far_side.py, which is sent over ssh: any Python from 3.8 on runs it without a package.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-JOB = re.compile(r"^Job (\d{1,12}): ", re.MULTILINE)  # in what submit_slurm.py prints
+from modules.run.remote.far_files import read, remove, write
+
+_JOB = re.compile(r"^Job (\d{1,12}): ", re.MULTILINE)  # in what submit_slurm.py prints
 _ASKS_EVERY_S = 5.0  # clusters ask their users not to do so all the time
 _LOOKS_AT_QUEUE_EVERY_S = 30.0
 _TAKES_AT_MOST_S = 60.0
@@ -29,8 +34,127 @@ class SlurmFault(Exception):
     """What Slurm answers, or that it does not: one sentence, for the person at the other side."""
 
 
-class SlurmJobs:
-    """The jobs that somebody asks about, each asked for at most every few seconds."""
+class SlurmRuns:
+    """Runs in the folder `runs`; `state` has of each what submit_slurm.py has said (jobs), the options of its job
+    (slurm), its exit code (exit), the times of its starts (times), and its token."""
+
+    def __init__(self, state: str, runs: str) -> None:
+        self._folder, self._runs = state, runs
+        self._jobs = _Jobs()
+
+    def submit(
+        self,
+        name: str,
+        asked: Mapping[str, Any],
+        program: Sequence[str],
+        code: str,
+        variables: Mapping[str, str],
+        lock: int,
+        *,
+        resumes: bool,
+    ) -> list[str]:
+        """Have Slurm start it, or resume it, with submit_slurm.py, the `program` in the folder `code`; the job and the
+        warnings that it tells. Raises SlurmFault."""
+        find_commands()
+        words = [*asked["slurm"], *asked["given"]]
+        if resumes and (kept := read(self._state(name, "slurm"))):  # it goes on as it was started
+            words = [*json.loads(kept), *asked["given"]]
+        before = {kind: read(self._state(name, kind)) for kind in ("exit", "jobs")}
+        for kind in before:  # before the id says whose they would be
+            remove(self._state(name, kind))
+        write(self._state(name, "id"), asked["id"])
+        if asked["token"]:
+            write(self._state(name, "token"), asked["token"])
+        config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config")
+        if not resumes:
+            write(config, asked["config"])
+        argv = [*program, "--config", config, "--run_name", name, *(["--resume", "latest"] if resumes else [])]
+        argv += [f"--setup_line={line}" for line in self._lines(name, variables, has_token=bool(asked["token"]))]
+        with open(self._state(name, "jobs"), "wb") as output:
+            status = subprocess.run(
+                [*argv, *asked["arguments"], *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=code,
+                env={**os.environ, **variables},
+                pass_fds=[lock],
+                check=False,
+            ).returncode
+        lines = read(self._state(name, "jobs")).splitlines()
+        remove(self._state(name, "config"))
+        if status == 0 and self.job_id(name):
+            write(self._state(name, "slurm"), json.dumps(words))
+            return [line for line in lines if line.startswith("Warning: ") or _JOB.match(line)][:20]
+        for kind, text in before.items():
+            remove(self._state(name, kind))
+            if text:
+                write(self._state(name, kind), text)
+        remove(self._state(name, "token"))
+        faults = [line for line in lines if line.startswith("Nothing was submitted: ")]
+        raise SlurmFault((faults or lines or ["submit_slurm.py has ended without a word"])[-1])
+
+    def _lines(self, name: str, variables: Mapping[str, str], *, has_token: bool) -> Iterator[str]:
+        """Lines of the batch script: its variables, and what it tells this program. A token is in a file alone, as
+        Slurm keeps the variables of jobs, on some clusters for ever."""
+        times, ended, token = (shlex.quote(self._state(name, kind)) for kind in ("times", "exit", "token"))
+        given = {**variables, **({"HF_TOKEN_PATH": self._state(name, "token")} if has_token else {})}
+        yield f"export {' '.join(f'{each}={shlex.quote(value)}' for each, value in given.items())}"
+        yield f'rm -f {ended}; echo "start $(date +%s)" >>{times}'
+        yield (
+            f'tell_end() {{ local status=$?; echo "end $(date +%s)" >>{times}; [ "$status" = "${{code-}}" ] || return; '
+            f'rm -f {token}; echo "$code" >{ended}.new && mv {ended}.new {ended}; }}  # not if it is requeued'
+        )
+        yield "trap tell_end EXIT"
+
+    def _state(self, name: str, kind: str) -> str:
+        return os.path.join(self._folder, f"{name}.{kind}")
+
+    def job_id(self, name: str) -> str:
+        """Of the newest start of a run; "" if Slurm was not to start it."""
+        found = _JOB.findall(read(self._state(name, "jobs")))
+        return found[-1] if found else ""
+
+    def job(self, name: str) -> dict[str, Any] | None:
+        """What Slurm says of a run, until its exit code is known."""
+        job_id = self.job_id(name)
+        return self._jobs.job(job_id) if job_id and not os.path.exists(self._state(name, "exit")) else None
+
+    def is_alive(self, name: str) -> bool:
+        """Whether its job waits or runs, as far as is known."""
+        job = self.job(name)
+        return job is not None and bool(job["is_alive"])
+
+    def described(self, name: str) -> str:
+        """ "job 4711, which waits in the queue"."""
+        waits = self._jobs.job(self.job_id(name))["state"] in WAITS
+        return f"job {self.job_id(name)}, which {'waits in the queue' if waits else 'runs'}"
+
+    def exit_code(self, name: str) -> int | None:
+        """That of a script that could not tell it, or not yet."""
+        job = self.job(name)
+        return None if job is None else job["code"]
+
+    def leave_queue(self, name: str) -> bool:
+        """Whether its job has waited, and does so no longer. Raises SlurmFault."""
+        if not self._jobs.cancel_waiting(self.job_id(name)):
+            return False
+        write(self._state(name, "exit"), "130")  # no script tells it
+        return True
+
+    def end(self, name: str) -> None:
+        """End its job at once, as far as the cluster does. Raises SlurmFault."""
+        self._jobs.cancel(self.job_id(name))
+
+    def remove_token(self, name: str) -> None:
+        """Of a run that has ended; its script does so, unless it was killed."""
+        token = self._state(name, "token")
+        if os.path.exists(token) and not self.is_alive(name):
+            remove(token)
+
+
+class _Jobs:
+    """What Slurm says of jobs, each asked for at most every few seconds."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -90,15 +214,19 @@ class SlurmJobs:
         self._places[job_id] = (time.monotonic(), place)
         return place
 
-    def cancel(self, job_id: str, *, only_if_it_waits: bool) -> bool:
-        """Cancel it; whether it waits no longer and does not run. Raises SlurmFault."""
+    def cancel_waiting(self, job_id: str) -> bool:
+        """Cancel it if it waits; whether it was in time. Raises SlurmFault."""
         self._told.pop(job_id, None)
-        only = ["--state=PENDING"] if only_if_it_waits else []
-        if only and self.job(job_id)["state"] not in WAITS:
+        if self.job(job_id)["state"] not in WAITS:
             return False
-        _say("scancel", *only, job_id)
+        _say("scancel", "--state=PENDING", job_id)
         self._told.pop(job_id, None)
         return not self.job(job_id)["is_alive"]
+
+    def cancel(self, job_id: str) -> None:
+        """End it at once, as far as the cluster does. Raises SlurmFault."""
+        self._told.pop(job_id, None)
+        _say("scancel", job_id)
 
 
 def find_commands() -> None:
@@ -118,8 +246,7 @@ def _say(*argv: str) -> str:
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env=environment,
             timeout=_TAKES_AT_MOST_S,
             check=False,
