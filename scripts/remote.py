@@ -356,10 +356,10 @@ def start(options: argparse.Namespace) -> int:
 def _require_slurm(options: argparse.Namespace, host: Host) -> None:
     """Raise ConfigError for what only a cluster takes."""
     has_several = isinstance(options.config, list) and len(options.config) > 1
-    given = "several configs" if has_several else "".join(options.job[:1])
+    given = "several configs are" if has_several else "".join(f"{each} is" for each in options.job[:1])
     if given and not host.slurm:
         raise ConfigError(
-            f"{given} is for a Slurm cluster, and {host} was not added as one",
+            f"{given} for a Slurm cluster, and {host} was not added as one",
             f"Leave it out, or say that it is one: python scripts/remote.py add {host.name} {host.target} --slurm",
         )
 
@@ -377,6 +377,9 @@ def _start_all(options: argparse.Namespace, host: Host) -> int:
         check_job(config, host, options.job)
         if config.run_name is not None and config.run_name in named:
             raise ConfigError(f"run_name is {config.run_name!r} in several of the configs", "Give each another one")
+        copy = None if config.run_name is None else read_copy(RunFolder(Path(config.runs_dir) / config.run_name))
+        if config.run_name is not None and (copy is None or copy.stage != "sending"):  # one that was cut is looked at
+            check_run_name_free(Path(config.runs_dir), config.run_name)
         named.append(config.run_name)
     for single in singles:
         start(single)

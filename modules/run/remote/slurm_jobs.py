@@ -65,7 +65,7 @@ class SlurmRuns:
         write(self._state(name, "id"), asked["id"])
         if asked["token"]:
             write(self._state(name, "token"), asked["token"])
-        config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config")
+        config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config.json")
         if not resumes:
             write(config, asked["config"])
         argv = [*program, "--config", config, "--run_name", name, *(["--resume", "latest"] if resumes else [])]
@@ -82,7 +82,7 @@ class SlurmRuns:
                 check=False,
             ).returncode
         lines = read(self._state(name, "jobs")).splitlines()
-        remove(self._state(name, "config"))
+        remove(self._state(name, "config.json"))
         if status == 0 and self.job_id(name):
             write(self._state(name, "slurm"), json.dumps(words))
             return [line for line in lines if line.startswith("Warning: ") or _JOB.match(line)][:20]
