@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 def add(options: argparse.Namespace) -> int:
     """`add`."""
     before = next((host for host in read_hosts() if host.name == options.name), None)
-    without_option = {"price", "stop_after", "then", "idle_minutes"}
+    without_option = {"price", "slurm", "stop_after", "then", "idle_minutes"}
     kept = before.model_dump(include=without_option) if before else {}
     host = Host.make(
         options.name,

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from modules.run.remote.after_run import run_command_after
 from modules.run.remote.attendant import (
     ADD,
     attend,
+    check_job,
     check_there,
     has_come_about,
     is_started,
@@ -48,6 +49,7 @@ from modules.run.remote.attendant import (
     start_there,
 )
 from modules.run.remote.copy_folders import remember_copies_in
+from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter, waiting_command, what_waits
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
@@ -62,6 +64,7 @@ from modules.run.remote.machine import (
 )
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
+from modules.run.slurm.options import split_words, words_for_each_start
 from scripts import train_options
 
 EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
@@ -89,16 +92,15 @@ _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 class _Taken(Record):
     is_active: bool
+    has_waited: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     top = parser()
     options, others = top.parse_known_args(_with_whole_line(sys.argv[1:] if arguments is None else arguments))
-    if others and options.action not in ("start", "check"):
-        top.error(f"unrecognized arguments: {' '.join(others)}")
     options.train = others
-    return exit_code_of(partial(_act, options), "a file")
+    return exit_code_of(partial(_act, options, top), "a file")
 
 
 def _with_whole_line(arguments: list[str]) -> list[str]:
@@ -110,8 +112,12 @@ def _with_whole_line(arguments: list[str]) -> list[str]:
     return [*arguments[:2], shlex.join(arguments[2:end]), *arguments[end:]]
 
 
-def _act(options: argparse.Namespace) -> int:
+def _act(options: argparse.Namespace, top: argparse.ArgumentParser) -> int:
     set_file_access()
+    takes_slurm = options.action in ("start", "check") or (options.action == "add" and options.slurm)
+    options.job, options.train = split_words(options.train) if takes_slurm else ([], options.train)
+    if options.train and options.action not in ("start", "check"):
+        top.error(f"unrecognized arguments: {' '.join(options.train)}")
     return ACTIONS[options.action](options)
 
 
@@ -146,12 +152,23 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         help="a setting of each run there, e.g. concepts.0.path=/data/cats for images that are there already",
     )
+    add.add_argument(
+        "--slurm",
+        action=argparse.BooleanOptionalAction,
+        help="it is the login node of a Slurm cluster: runs wait in its queue. Options of scripts/submit_slurm.py for "
+        "each of them may follow, such as --partition gpu --gpus 4 --time 1-0",
+    )
     setup = action("setup", "send Tandem's code as it is here, and install its environment there")
     setup.add_argument(
         "--python", metavar="PATH", help="use this Python there, which has torch and Tandem's packages; install nothing"
     )
     start = action("start", "send what a config names and the machine lacks, and start the run there")
-    start.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset; of --resume, the run")
+    start.add_argument(
+        "config",
+        nargs="+",
+        metavar="CONFIG",
+        help="a config file, or the name of a preset; of --resume, the run. Of a Slurm cluster several, each a job",
+    )
     start.add_argument(
         "--resume", action="store_true", help="go on with the run CONFIG there, from its newest backup, as it was set"
     )
@@ -163,7 +180,8 @@ def parser() -> argparse.ArgumentParser:
     check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
     check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
     start.epilog = check.epilog = (
-        "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
+        "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu; for a Slurm "
+        "cluster also those of scripts/submit_slurm.py, such as --gpus 4 --nodes 2, before what add has set."
     )
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
     stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
@@ -225,8 +243,10 @@ def add(options: argparse.Namespace) -> int:
     port_given = options.port or (int(port) if port else None)
     given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
     given = {name: value for name, value in given.items() if value is not None} | _ending(options)
+    if options.slurm is not None:
+        given["slurm"] = words_for_each_start(options.job) if options.slurm else []
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
-    fields = {"port", "key", "python", "price", "settings", "stop_after", "then", "idle_minutes"}
+    fields = {"port", "key", "python", "price", "settings", "slurm", "stop_after", "then", "idle_minutes"}
     old = {"folder": home_of(before[0]), **before[0].model_dump(include=fields)} if before else {}
     kept = {name: value for name, value in old.items() if value and name not in given}
     host = host_for_runs(options.name, target, **{**kept, **given})
@@ -237,7 +257,8 @@ def add(options: argparse.Namespace) -> int:
     elif options.then is not None:
         _say_what_waits(host)
     if kept:
-        echo(f"Kept as before: {', '.join(f'{name} {value}' for name, value in kept.items())}.")
+        said = {name: " ".join(value) if isinstance(value, list) else value for name, value in kept.items()}
+        echo(f"Kept as before: {', '.join(f'{name} {value}' for name, value in said.items())}.")
     return FINISHED
 
 
@@ -255,7 +276,7 @@ def setup(options: argparse.Namespace) -> int:
     echo(f"{host} is ready. {summary_of(there)}")
     for difference in compare_packages(here.packages, there.packages, host.name).errors:
         echo(f"Note: {difference.replace('machine 0', 'this computer')}.")
-    if there.obstacle:
+    if there.obstacle and not host.slurm:
         echo(f"Warning: {host} cannot use its GPUs: {printable(there.obstacle)}")
     return FINISHED
 
@@ -290,6 +311,10 @@ def start(options: argparse.Namespace) -> int:
         host = Host.make(**{**host.model_dump(), **_ending(options)})
     except ConfigError as error:
         raise ConfigError(error.message.replace("host: ", "--", 1)) from None
+    _require_slurm(options, host)
+    if len(options.config) > 1:
+        return _start_all(options, host)
+    [options.config] = options.config
     if options.resume:
         return _resume(options, host)
     training, config = _training(options)
@@ -305,6 +330,7 @@ def start(options: argparse.Namespace) -> int:
             return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
+    check_job(config, host, options.job)
     push = send_data(config, host, config.run_name or "", echo)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
@@ -314,16 +340,49 @@ def start(options: argparse.Namespace) -> int:
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
         keep_command(copy.id, host)
-        flags = {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
+        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
             is_asked = True
-            start_there(folder, config, host, copy.id, flags, token, push, echo)
+            start_there(folder, config, host, copy.id, flags, token, push, echo, options.job)
         mark_stage(folder, "running")
     except BaseException:
         if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
             remove_tree(folder.path)
         raise
     _go_on(options, folder, host, config.runs_dir)
+    return FINISHED
+
+
+def _require_slurm(options: argparse.Namespace, host: Host) -> None:
+    """Raise ConfigError for what only a cluster takes."""
+    has_several = isinstance(options.config, list) and len(options.config) > 1
+    given = "several configs are" if has_several else "".join(f"{each} is" for each in options.job[:1])
+    if given and not host.slurm:
+        raise ConfigError(
+            f"{given} for a Slurm cluster, and {host} was not added as one",
+            f"Leave it out, or say that it is one: python scripts/remote.py add {host.name} {host.target} --slurm",
+        )
+
+
+def _start_all(options: argparse.Namespace, host: Host) -> int:
+    """A job for each config: they share no script, so each may ask for other resources, and waits, stops, goes on and
+    is followed by itself. All are checked before the first is sent."""
+    if options.resume:
+        raise ConfigError("--resume goes on with one run", "Give one name")
+    singles = [argparse.Namespace(**{**vars(options), "config": [each]}) for each in options.config]
+    named: list[str | None] = []
+    for each in options.config:
+        training, config = _training(argparse.Namespace(**{**vars(options), "config": each}))
+        allow_code(config, trust=training.trust_code)
+        check_job(config, host, options.job)
+        if config.run_name is not None and config.run_name in named:
+            raise ConfigError(f"run_name is {config.run_name!r} in several of the configs", "Give each another one")
+        copy = None if config.run_name is None else read_copy(RunFolder(Path(config.runs_dir) / config.run_name))
+        if config.run_name is not None and (copy is None or copy.stage != "sending"):  # one that was cut is looked at
+            check_run_name_free(Path(config.runs_dir), config.run_name)
+        named.append(config.run_name)
+    for single in singles:
+        start(single)
     return FINISHED
 
 
@@ -340,9 +399,12 @@ def _training(options: argparse.Namespace) -> tuple[argparse.Namespace, TrainCon
 def check(options: argparse.Namespace) -> int:
     """`check`."""
     host = _host(options)
+    _require_slurm(options, host)
     training, config = _training(options)
     allow_code(config, trust=training.trust_code)
-    code = check_there(config, host, {"require_multi_gpu": training.require_multi_gpu}, echo)
+    check_job(config, host, options.job)
+    flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu}
+    code = check_there(config, host, flags, echo, options.job)
     echo(f"Nothing was started on {host.name}{'' if code == FINISHED else ', and it could not be: see above'}.")
     return code
 
@@ -367,13 +429,13 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         if is_cut and is_started(folder, host, before.id, echo):
             start_id = before.id
         else:
-            start_id = _resume_copy(folder, before, host, token)
+            start_id = _resume_copy(folder, before, host, token, options.job)
         mark_copy(folder, Copy(machine=host.name, id=start_id))
     _go_on(options, folder, host, options.runs_dir)
     return FINISHED
 
 
-def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str) -> str:
+def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str, given: Sequence[str]) -> str:
     """The id of the start that resumes it there; the copy is as `before` if that is known not to have come about."""
     config = load_config(folder.config_file)
     allow_code(config, trust=False)
@@ -382,7 +444,7 @@ def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str) -> str
     mark_copy(folder, copy)
     try:
         keep_command(copy.id, host)
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):
             mark_copy(folder, before)
@@ -395,7 +457,7 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
     if off := call_off(host.name):
         echo(off)
     if not host.then:
-        echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+        echo(f"{_begun(host)}. It needs no connection. Its copy here: {folder.path}")
         named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
         echo(f"Follow it with: {_command('follow', named)}")
         return
@@ -404,7 +466,7 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
     keep_command(copy.id, host)
     mark_copy(folder, copy.model_copy(update={"attended": True}))
     launch_attendant(RunFolder(folder.path.absolute()))
-    echo(f"Started on {host}. It needs no connection. Its copy here: {folder.path}")
+    echo(f"{_begun(host)}. It needs no connection. Its copy here: {folder.path}")
     idle = f" and {host.name} has been idle for {host.idle_minutes:g} minutes" if host.idle_minutes else ""
     echo(
         f"It is followed and pulled in the background, and your command runs once all is here{idle}: see "
@@ -413,12 +475,16 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
     )
 
 
+def _begun(host: Host) -> str:
+    return f"In the queue of {host}" if host.slurm else f"Started on {host}"
+
+
 def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
     with opened_copy(options.runs_dir, options.run, host.name) as folder:
         remember_copies_in(folder.path.parent)
-        follower = Follower(folder, echo, host.python or DEFAULT_PYTHON)
+        follower = Follower(folder, echo, host.python or DEFAULT_PYTHON, _Teller())
         try:
             code = with_reconnects(host, echo, follower.follow)
         except KeyboardInterrupt:
@@ -426,14 +492,28 @@ def follow(options: argparse.Namespace) -> int:
             return INTERRUPTED
         mark_stage(folder, "pulling")
     if code is None:
+        why = "it was killed, or the machine was restarted" if follower.job is None else str(follower.job).rstrip(".")
         raise HostError(
-            f"{options.run} has ended on {host} without an exit code: it was killed, or the machine was restarted",
+            f"{options.run} has ended on {host} without an exit code: {why}",
             "Its backups are there: pull them, and resume here with --resume",
         )
     took = time_and_cost(follower.seconds, host)
     echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
     echo(f"Get its results: {_command('pull', options)}")
     return code
+
+
+class _Teller:
+    """Says what is new of a job, but not that the time at which it may start has moved."""
+
+    def __init__(self) -> None:
+        self._last: Job | None = None
+
+    def __call__(self, job: Job) -> None:
+        same = {"starts": None}
+        if self._last is None or job.model_copy(update=same) != self._last.model_copy(update=same):
+            echo(str(job))
+        self._last = job
 
 
 def stop(options: argparse.Namespace) -> int:
@@ -453,6 +533,7 @@ def stop(options: argparse.Namespace) -> int:
             "stays here",
         ) from error
     asked = "It is ended at once; " if options.force else "It will back up and stop; "
+    asked = "Its job has left the queue; " if answer.has_waited else asked
     said = f"{asked}follow shows its end." if answer.is_active else f"It has ended already. {call_off(host.name)}"
     echo(f"{options.run} on {host}: {said}")
     return FINISHED

@@ -25,8 +25,9 @@ from modules.run.demo_images import draw_missing_images
 from modules.run.folder.resume import LATEST, folder_to_resume
 from modules.run.folder.run_folder import not_writable_error
 from modules.run.slurm.layout import SlurmRequest
+from modules.run.slurm.options import add_resources, request_of
 from modules.run.slurm.script import SlurmJob, log_path, plan_jobs, render, script_path
-from modules.run.slurm.submit import cancel, submit
+from modules.run.slurm.submit import cancel, submit, would_take
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,10 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
         jobs = plan_jobs(config, request)
         from modules.training.loop.checks import check_startable  # torch takes seconds to import, so this comes last
 
-        check_startable(config)
+        check_startable(config, has_data=options.remote_check != "no_data")
         for warning in warnings_of(config, jobs, request):
             warn(f"Warning: {warning}")
-        if options.dry_run:
+        if options.test_only:
+            ask_for_all(jobs, request)
+        elif options.dry_run:
             show(jobs, request)
         else:
             submit_all(jobs, request, resume=options.resume is not None)
@@ -66,48 +69,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--run_name", metavar="NAME", help="name of the run and of its folder below runs_dir")
     top.add_argument("--resume", choices=(LATEST,), help="resume an existing run")
     top.add_argument("--dry_run", action="store_true", help="show the scripts without writing or submitting anything")
-    gpus = top.add_argument_group("processes, one GPU each")
-    gpus.add_argument("--gpus", type=int, metavar="N", help="GPUs for training (default: the config's world_size)")
-    gpus.add_argument("--cache_gpus", type=int, metavar="N", help="fill the cache first, in a job with this many GPUs")
-    gpus.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: as few as possible)")
-    gpus.add_argument("--gpus_per_node", type=int, metavar="N", help="GPUs of each node of the cluster")
-    gpus.add_argument("--gpu_type", metavar="NAME", help="GPU type in Slurm, e.g. a100")
-    gpus.add_argument("--cpu", action="store_true", help="train on the CPU, request no GPUs")
-    gpus.add_argument(
-        "--cpus_per_gpu", type=int, metavar="N", help="cores for each process (default: 1 + loader_workers)"
+    top.add_argument(
+        "--test_only", action="store_true", help="ask Slurm whether it would take the jobs, and when they would start"
     )
-    cluster = top.add_argument_group("as in sbatch")
-    cluster.add_argument("--partition", metavar="NAME")
-    cluster.add_argument("--time", metavar="LIMIT", help="e.g. 90 (minutes) or 1-12:00:00")
-    cluster.add_argument("--account", metavar="NAME")
-    cluster.add_argument("--qos", metavar="NAME")
-    cluster.add_argument("--mem", metavar="SIZE", help="memory of each node, e.g. 64G (default on a whole node: all)")
-    cluster.add_argument("--constraint", metavar="FEATURE")
-    cluster.add_argument("--nodelist", metavar="NODES", help="e.g. gpu01 or gpu[01-02]")
-    cluster.add_argument(
-        "--exclusive",
-        action=argparse.BooleanOptionalAction,
-        help="exclusive nodes (default: if all of their GPUs are used)",
-    )
-    cluster.add_argument(
-        "--requeue",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="requeue near the time limit and after a preemption, and resume (default: yes)",
-    )
-    cluster.add_argument(
-        "--warn_s", type=int, default=120, metavar="N", help="seconds before the time limit to back up (default: 120)"
-    )
-    cluster.add_argument(
-        "--sbatch_line", metavar="TEXT", action="append", default=[], help="one more #SBATCH line, e.g. --mail-type=END"
-    )
-    cluster.add_argument(
-        "--setup_line",
-        metavar="TEXT",
-        action="append",
-        default=[],
-        help="a shell line to run first, e.g. module load",
-    )
+    top.add_argument("--remote_check", choices=("all", "no_data"), help=argparse.SUPPRESS)
+    add_resources(top)
     add_trust_code(top)
     add_version(top)
     return top
@@ -128,24 +94,6 @@ def config_of(options: argparse.Namespace) -> TrainConfig:
     return resolved_config(source, [*options.set, *name])
 
 
-def request_of(options: argparse.Namespace, config: TrainConfig) -> SlurmRequest:
-    """The resources to request. Raises ConfigError if the number of GPUs is unknown."""
-    gpus = config.world_size if options.gpus is None else options.gpus
-    if gpus is None:
-        raise ConfigError(
-            "--gpus is missing, and the config has no world_size", "Set the number of GPUs, e.g. --gpus 4"
-        )
-    same = ("cache_gpus", "gpus_per_node", "gpu_type", "cpu", "cpus_per_gpu", "partition", "time", "account", "qos")
-    more = ("mem", "constraint", "nodelist", "exclusive", "requeue", "warn_s")
-    return SlurmRequest(
-        gpus=gpus,
-        nodes=config.num_nodes if options.nodes is None and config.num_nodes > 1 else options.nodes,
-        **{name: getattr(options, name) for name in (*same, *more)},
-        sbatch_lines=tuple(options.sbatch_line),
-        setup_lines=tuple(options.setup_line),
-    )
-
-
 def warnings_of(config: TrainConfig, jobs: list[SlurmJob], request: SlurmRequest) -> list[str]:
     """Warnings before the jobs wait in the queue, without duplicates."""
     sentences = [sentence for job in jobs for sentence in job.layout.warnings]
@@ -162,10 +110,27 @@ def warnings_of(config: TrainConfig, jobs: list[SlurmJob], request: SlurmRequest
 def show(jobs: list[SlurmJob], request: SlurmRequest) -> None:
     """Print what would be submitted."""
     for job in jobs:
-        name = job.config.run_name or "NAME"
-        folder = RunFolder(Path(job.config.runs_dir) / folder_name(name, job, jobs))
+        folder = folder_to_be(job, jobs)
         warn(f"{script_path(folder)}:")  # what is redirected to a file is a script
         print(render(job, request, folder, Path.cwd()), flush=True)
+
+
+def ask_for_all(jobs: list[SlurmJob], request: SlurmRequest) -> None:
+    """Print what Slurm says of each job, of which it takes none. Raises SubmitError for one that it would reject."""
+    for job in jobs:
+        said = would_take(render(job, request, folder_to_be(job, jobs), Path.cwd()))
+        echo(f"Would submit: {asked_for(job, request)}. Slurm says: {said}")
+
+
+def folder_to_be(job: SlurmJob, jobs: list[SlurmJob]) -> RunFolder:
+    """Where the run of a job would be."""
+    return RunFolder(Path(job.config.runs_dir) / folder_name(job.config.run_name or "NAME", job, jobs))
+
+
+def asked_for(job: SlurmJob, request: SlurmRequest) -> str:
+    """ "training with 8 GPUs on one node"."""
+    nodes = "one node" if job.layout.nodes == 1 else f"{job.layout.nodes} nodes"
+    return f"{job.purpose} with {pluralize(job.layout.processes, request.unit)} on {nodes}"
 
 
 def submit_all(jobs: list[SlurmJob], request: SlurmRequest, *, resume: bool) -> None:
@@ -219,9 +184,8 @@ def write_script(path: Path, text: str) -> None:
 
 def report(job: SlurmJob, request: SlurmRequest, folder: RunFolder, ids: list[str]) -> None:
     """Print what was submitted, and how to follow it."""
-    nodes = "one node" if job.layout.nodes == 1 else f"{job.layout.nodes} nodes"
     after = f", once job {ids[-2]} has ended well" if len(ids) > 1 else ""
-    echo(f"Job {ids[-1]}: {job.purpose} with {pluralize(job.layout.processes, request.unit)} on {nodes}{after}")
+    echo(f"Job {ids[-1]}: {asked_for(job, request)}{after}")
     echo(f"  Script: {script_path(folder)}")
     echo(f"  Watch:  tail -F {shlex.quote(str(log_path(folder, ids[-1])))}")
     echo(f"  Stop after a backup:  touch {shlex.quote(str(folder.commands_dir.resolve() / 'stop'))}")

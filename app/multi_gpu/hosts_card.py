@@ -17,6 +17,7 @@ from app.widgets.ellipsis import fit
 from app.widgets.scroll import Scroll
 from app.windows.dialog import Dialog
 from modules.config import ConfigError
+from modules.files import printable
 from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
@@ -25,6 +26,7 @@ from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import home_of, is_for_runs
 from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
+from modules.run.slurm.options import words_for_each_start
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
@@ -44,12 +46,18 @@ _FIELDS: Final = (
         "concepts.0.path=/data/cats",
         "NAME=VALUE, separated by spaces; for other paths there",
     ),
+    (
+        "slurm",
+        "Options for Slurm",
+        "--partition gpu --gpus 4 --time 1-0",
+        "Of a cluster's login node: runs wait in its queue. Empty: no cluster",
+    ),
     ("price", "Price per hour", "1.89", "To see what runs have cost. Empty: not known"),
     ("stop_after", "Stop after hours", "5", "Of each start; then it backs up and pauses. Empty: no limit"),
     ("then", "Then run here", "vastai stop instance 1234", "Once all results are here, verified. Empty: nothing"),
     ("idle_minutes", "After idle minutes", "20", "In which nothing has gone on there. Empty: runs at once"),
 )
-_ONLY_FOR_RUNS: Final = 4  # the last fields
+_ONLY_FOR_RUNS: Final = 5  # the last fields
 _FOR_RUNS: Final = {  # of a machine that Tandem sets up by itself
     "target": (
         "Address",
@@ -395,6 +403,11 @@ class HostDialog:
         except ValueError as error:
             advice = "put a value with spaces between two quotation marks, such as 'cache_dir=/my disk/cache'"
             raise ConfigError(f"host: settings is {given['settings']!r}; {advice}") from error
+        slurm = given.get("slurm", "")
+        try:
+            job = words_for_each_start(shlex.split(slurm)) if slurm else []
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"host: slurm is {printable(slurm, 200)!r}; {error}") from error
         make = host_for_runs if self._for_runs else partial(Host.make, allow_differences=self.allow_differences.get())
         return make(
             given["name"],
@@ -404,6 +417,7 @@ class HostDialog:
             port=int(port) if port else None,
             python=given["python"],
             settings=settings,
+            slurm=job,
             price=_number(given, "price", "what an hour costs, such as 1.89"),
             stop_after=_number(given, "stop_after", "hours, such as 5"),
             then=given.get("then", ""),
@@ -419,6 +433,7 @@ class HostDialog:
             "folder": home_of(host) if self._for_runs else host.folder,
             "python": host.python,
             "settings": shlex.join(host.settings),
+            "slurm": shlex.join(host.slurm),
             "price": f"{host.price:g}" if host.price else "",
             "stop_after": f"{host.stop_after:g}" if host.stop_after else "",
             "then": host.then,

@@ -126,6 +126,9 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
     if copy.said and copy.stage == "running":
         asked = "Stop is asked there as soon as there is one; press it again to force it. " * (found.kind == "stopping")
         return Status("away", f"No connection to {name}", "warn", f"{asked}{copy.said}", True, found.fraction)
+    if copy.job and copy.stage == "running":
+        asked = "It is taken out of the queue. " * (found.kind == "stopping")
+        return Status("waiting", f"In the queue of {name}", "busy", f"{asked}{copy.job}", True, found.fraction)
     return replace(found, title=f"{found.title} on {name}")
 
 

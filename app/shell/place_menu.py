@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from functools import partial
+from typing import Final
 
 from app.state import AppState
 from app.widgets.buttons import Button, popup_menu
@@ -11,6 +13,8 @@ from modules.config import ConfigError
 from modules.files import printable
 from modules.run.hosts.host_list import read_hosts
 from modules.run.remote.link import is_for_runs
+
+_KEPT_NOWHERE: Final = "For gated models; no file there keeps it"
 
 
 def open_place_menu(state: AppState, button: Button) -> None:
@@ -26,7 +30,8 @@ def open_place_menu(state: AppState, button: Button) -> None:
     menu.add_command("On this computer", partial(_choose, state, ""), is_chosen=not preferences.place)
     for host in hosts:
         choose = partial(_choose, state, host.name)
-        ending = [f"stops after {host.stop_after:g} h"] if host.stop_after else []
+        ending = [f"Slurm {shlex.join(host.slurm)}"] if host.slurm else []
+        ending += [f"stops after {host.stop_after:g} h"] if host.stop_after else []
         when = f"after {host.idle_minutes:g} idle min" if host.idle_minutes else "then"
         ending += [f"{when} runs {host.then}"] if host.then else []
         detail = printable(", ".join([host.target, *ending]), 70)
@@ -47,11 +52,13 @@ def open_place_menu(state: AppState, button: Button) -> None:
         )
     if preferences.place:
         has_token = bool(os.environ.get("HF_TOKEN"))
+        keeps = any(host.slurm for host in hosts if host.name == preferences.place)
+        kept = "For gated models; a file there has it until the run ends" if keeps else _KEPT_NOWHERE
         menu.add_command(
             "Send my Hugging Face token",
             partial(_send_token, state),
             "normal" if has_token else "disabled",
-            detail="For gated models; no file there keeps it" if has_token else "HF_TOKEN is not set here",
+            detail=kept if has_token else "HF_TOKEN is not set here",
             is_chosen=has_token and preferences.sends_token,
         )
     menu.open_below(button)

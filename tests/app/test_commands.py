@@ -11,8 +11,9 @@ import pytest
 from app.multi_gpu.commands import build_commands
 from modules.config import TrainConfig, save_config
 from modules.run import RunFolder
+from modules.run.slurm.options import request_of
 from modules.run.slurm.script import plan_jobs, render
-from scripts.submit_slurm import config_of, parser, request_of
+from scripts.submit_slurm import config_of, parser
 
 
 def settings(images: Path, tmp_path: Path, **more: object) -> TrainConfig:

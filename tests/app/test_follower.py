@@ -532,6 +532,16 @@ def test_to_resume_is_advised_once() -> None:
     )
 
 
+def test_a_run_that_waits_in_the_queue_of_a_cluster_says_so() -> None:
+    copy = Copy(machine="cluster", attended=True, job="Job 4711 waits in the queue: 3rd, Priority.")
+    seen = Liveness(is_training=True, copy=copy)
+    status = status_of(RunView(), seen, 6.0)
+    assert (status.title, status.detail) == ("In the queue of cluster", copy.job)
+    assert status_of(RunView(), seen, 6.0, stop_wanted=True).detail == f"It is taken out of the queue. {copy.job}"
+    lost = Liveness(is_training=True, copy=copy.model_copy(update={"said": "The connection was lost."}))
+    assert status_of(RunView(), lost, 6.0).kind == "away"
+
+
 def test_a_stop_that_waits_for_a_connection_is_said() -> None:
     copy = Copy(machine="beta", attended=True, said="The connection was lost.")
     seen = Liveness(is_training=True, copy=copy)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from modules.config import save_config
 from modules.run import RunFolder
 from scripts import submit_slurm
+from tests import ssh_server
 from tests.end_to_end.slurm_cluster import Cluster, cluster, skip_reason
 from tests.runs import ROOT, Run, same_state, tiny_config
 
@@ -148,3 +151,86 @@ def test_srun_with_fewer_gpus_than_tasks_is_refused(slurm: Cluster, images: Path
     assert "2 tasks run on tandem1, but the job has 1 GPU there" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (place / "runs" / "few").exists()
+
+
+class Laptop:
+    """A computer that reaches the login node by ssh alone; its runs/ has the copies."""
+
+    def __init__(self, slurm: Cluster, server: ssh_server.SshServer, place: Path) -> None:
+        self.slurm, self.place = slurm, place
+        self._argv = [sys.executable, str(ROOT / "scripts" / "remote.py")]
+        self._variables = {**os.environ, "PATH": server.path, "TANDEM_CONFIG_DIR": str(place / "config")}
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self._argv, *words], cwd=self.place, stdout=-1, stderr=-2, encoding="utf-8", env=self._variables, stdin=-3
+        )
+
+    def say(self, *words: str, code: int = 0) -> str:
+        done = self.begin(*words)
+        said = done.communicate(timeout=300)[0]
+        assert done.returncode == code, said
+        return said
+
+    def until(self, follow: subprocess.Popen[str], text: str) -> str:
+        """What the command prints until a line has this text."""
+        assert follow.stdout is not None
+        seen = [next(follow.stdout)]
+        while text not in seen[-1]:
+            seen.append(next(follow.stdout))
+        return "".join(seen)
+
+
+@pytest.mark.skipif(bool(ssh_server.skip_reason()), reason=ssh_server.skip_reason() or "possible")
+def test_a_cluster_that_only_ssh_reaches(
+    slurm: Cluster, whole: tuple[list[str], Run], images: Path, tmp_path: Path
+) -> None:
+    """A run that waits, is requeued, stopped, and resumed, over a connection that breaks, is one in a piece."""
+    there = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "TANDEM_CONFIG_DIR": str(tmp_path / "theirs")}
+    for name in ("far", "other"):
+        options = {"dropout": 0.2, "slow_step_s": 0.4}
+        config = tiny_config(images, tmp_path, **SETTINGS, run_name=name, runs_dir="runs", family_options=options)
+        save_config(config, tmp_path / f"{name}.json")
+    with ssh_server.ssh_server(tmp_path / "ssh", variables={**there, **slurm.variables}) as server:
+        laptop, home = Laptop(slurm, server, tmp_path), server.home / "it's 100% mine"
+        address = ["root@127.0.0.1", "--port", str(server.port), "--key", str(server.key), "--folder", f"~/{home.name}"]
+        job = ["--slurm", "--cpu", "--gpus", "2", "--cpus_per_gpu", "1", "--time", "30"]
+        laptop.say("add", "cluster", *address, *job)
+        laptop.say("setup", "cluster", "--python", sys.executable)
+        blocking = ["--nodes=2", "--exclusive", "--time=60", "--output=/dev/null", "--wrap", "sleep 600"]
+        blocker = slurm.say("sbatch", "--parsable", *blocking)
+        assert "Slurm says: Job" in laptop.say("check", "cluster", "far.json", "--trust_code")
+        refused = laptop.say("start", "cluster", "far.json", "--trust_code", "--partition", "gold", code=3)
+        assert "Invalid partition name specified. Choose another --partition" in refused
+        laptop._variables["HF_TOKEN"] = "hf_" + "secret"
+        said = laptop.say("start", "cluster", "far.json", "other.json", "--trust_code", "--send_token")
+        [number, _] = re.findall(r"^Job (\d+): training with 2 CPU processes", said, re.MULTILINE)
+        with laptop.begin("follow", "cluster", "far") as follow:
+            laptop.until(follow, f"Job {number} waits in the queue: ")
+            for ssh in psutil.Process(follow.pid).children():
+                ssh.kill()
+            laptop.until(follow, "was lost; connecting again")
+            assert "waits in the queue" in laptop.say("clean", "cluster", "other", "--yes", code=3)
+            assert "has left the queue" in laptop.say("stop", "cluster", "other")
+            laptop.say("follow", "cluster", "other", code=130)
+            slurm.say("scancel", blocker)
+            laptop.until(follow, "Training 387 parameters")
+            holding = [file for file in (home, slurm.root) for file in file.rglob("*") if is_in(b"hf_secret", file)]
+            assert holding == [home / "state" / "far.token"]
+            slurm.say("scancel", "--signal=USR1", "--full", number)  # as at the time limit
+            laptop.until(follow, "waits in the queue: ")
+            laptop.until(follow, "Resuming at step")
+            assert "It will back up and stop" in laptop.say("stop", "cluster", "far")
+            assert follow.wait(200) == 130
+        assert not [file for file in home.rglob("*") if is_in(b"hf_secret", file)]
+        assert laptop.say("start", "cluster", "far", "--resume", "--no-requeue").count("Job ") == 1
+        assert "#SBATCH --no-requeue\n" in (home / "runs" / "far" / "slurm.sh").read_text()
+        laptop.say("follow", "cluster", "far")
+        assert "model, " in laptop.say("pull", "cluster", "far")
+        assert same_state(Run(RunFolder(tmp_path / "runs" / "far")).state, whole[1].state)
+        laptop.say("clean", "cluster", "--all", "--yes")
+        assert list(server.home.iterdir()) == []
+
+
+def is_in(text: bytes, file: Path) -> bool:
+    return file.is_file() and text in file.read_bytes()

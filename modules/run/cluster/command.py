@@ -25,7 +25,8 @@ def run_command(
     otherwise: str,
     text: str | None = None,
 ) -> str:
-    """The output of `command`, which gets `text` as its standard input.
+    """The output of `command`, which gets `text` as its standard input; if it prints none, what it says on standard
+    error.
 
     Raises SubmitError with its message and the advice of the first pattern found in it, else `otherwise`; without such
     a command, `missing` is the advice.
@@ -37,7 +38,7 @@ def run_command(
     except OSError as error:
         raise SubmitError(f"the command {command[0]} cannot be run: {error.strerror}", missing) from error
     if done.returncode == 0:
-        return done.stdout
+        return done.stdout or done.stderr
     lines = [re.sub(rf"^({command[0]}: )?(error|fatal): ", "", line) for line in done.stderr.splitlines()]
     said = "; ".join(line for line in lines if line.strip())
     raise SubmitError(

@@ -36,6 +36,7 @@ _ALLOWED: Final = {
     "then": f"use one line of at most {LONGEST_COMMAND:,} characters, such as 'vastai stop instance 1234'; empty means "
     "none",
     "idle_minutes": f"use minutes from 0 to {MOST_MINUTES:,}, such as 20; 0 means at once",
+    "slurm": "use options of scripts/submit_slurm.py, such as --partition=gpu; none means that it is no login node",
 }
 
 
@@ -53,6 +54,7 @@ class Host(Record):
     stop_after: Annotated[float, Field(ge=0, le=MOST_HOURS)] = 0.0  # hours of each start of a run there; 0: no limit
     then: Annotated[str, Field(max_length=LONGEST_COMMAND)] = ""  # runs here once all results of a run there are here
     idle_minutes: Annotated[float, Field(ge=0, le=MOST_MINUTES)] = 0.0  # in which nothing goes on there before `then`
+    slurm: Annotated[list[str], Field(max_length=_MAX_SETTINGS)] = Field(default_factory=list)  # of each job there
     allow_differences: bool = False  # train even if code or versions there differ from this machine's
 
     @classmethod
@@ -70,6 +72,7 @@ class Host(Record):
         then: str = "",
         idle_minutes: float = 0.0,
         settings: Sequence[str] = (),
+        slurm: Sequence[str] = (),
         allow_differences: bool = False,
     ) -> Self:
         """A host from what a person has typed. Raises ConfigError naming the field."""
@@ -79,14 +82,19 @@ class Host(Record):
                 f"host: idle_minutes is {idle_minutes:g}, and there is no command that would run after them; give one "
                 "(then), or leave it out"
             )
+        if stop_after and slurm:
+            raise ConfigError(
+                f"host: stop_after is {stop_after:g}, and a Slurm job that has paused is requeued; leave it out, and "
+                "use --time (with --no-requeue, if it is to end there)"
+            )
         fields: dict[str, object] = {"name": name, "target": target, "folder": folder, "port": port, "python": python}
         fields |= {"key": key, "price": price, "stop_after": stop_after, "then": then, "idle_minutes": idle_minutes}
         try:
-            more = {**fields, "settings": list(settings), "allow_differences": allow_differences}
+            more = {**fields, "settings": list(settings), "slurm": list(slurm), "allow_differences": allow_differences}
             return cls(**more)  # type: ignore[arg-type]
         except ValidationError as error:
             where = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
-            given = {**fields, "settings": ", ".join(settings)}[where]
+            given = {**fields, "settings": ", ".join(settings), "slurm": " ".join(slurm)}[where]
             raise ConfigError(f"host: {where} is {printable(given, 200)!r}; {_ALLOWED[where]}") from None
 
     @field_validator("name", "target", "folder", "python", "key")
@@ -117,6 +125,13 @@ class Host(Record):
     @classmethod
     def _is_folder(cls, text: str) -> str:
         return _matching(_FOLDER, text)
+
+    @field_validator("slurm")
+    @classmethod
+    def _are_options(cls, words: list[str]) -> list[str]:
+        if any(not each.startswith("--") or control_character(each) or len(each) > _MAX_PATH for each in words):
+            raise ValueError("not --NAME=VALUE")
+        return words
 
     @field_validator("settings")
     @classmethod

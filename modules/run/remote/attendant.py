@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from modules import ROOT
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, load_config
 from modules.config.trusted_code import allow_code, foreign_classes
-from modules.files import Record, remove_tree
+from modules.files import Record, printable, remove_tree
 from modules.run.folder.pidfile import find_launcher, write_pidfile
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
@@ -30,6 +32,7 @@ from modules.run.launch.preview import to_arguments
 from modules.run.remote.after_run import run_command_after, run_when_idle
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
+from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.link import Echo, Link, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
@@ -45,6 +48,8 @@ from modules.run.remote.sending import (
     own_settings,
     sent_folders,
 )
+from modules.run.slurm.options import request_of_words
+from modules.run.slurm.script import plan_jobs
 
 _TOLD_EVERY_S: Final = 0.5
 ADD: Final = "scripts/remote.py add NAME USER@ADDRESS"
@@ -94,8 +99,11 @@ def _amount(files: Sequence[Upload]) -> str:
     return f"{len(files):,} file{'s' * (len(files) != 1)}, {format_bytes(sum(upload.size for upload in files))}"
 
 
-def check_there(config: TrainConfig, host: Host, flags: Mapping[str, object], echo: Echo) -> int:
+def check_there(
+    config: TrainConfig, host: Host, flags: Mapping[str, object], echo: Echo, given: Sequence[str] = ()
+) -> int:
     """What `train.py --dry_run` says there of the config as it would be sent, and its exit code; nothing is started.
+    Of a cluster it is what Slurm says of the job with the options of the machine and those `given` besides.
 
     Models and family files are sent first, as it reads them; images are not: if some are missing there, it is told
     without them. Raises TandemError, also if the run could not be started there, OSError.
@@ -118,6 +126,8 @@ def check_there(config: TrainConfig, host: Host, flags: Mapping[str, object], ec
             config=config_there(config, host, home, config.run_name),
             arguments=to_arguments(arguments),
             python=host.python or DEFAULT_PYTHON,
+            slurm=host.slurm,
+            given=list(given),
         )
         return link.read_lines(echo)
 
@@ -138,8 +148,10 @@ def start_there(
     token: str,
     push: Push,
     echo: Echo,
+    given: Sequence[str] = (),
 ) -> None:
-    """Start the run of this folder; asked again with the same `start_id`, it is the same one.
+    """Start the run of this folder; asked again with the same `start_id`, it is the same one. On a cluster Slurm is to
+    start it, with the options of the machine and those `given` besides.
 
     What of the `push` somebody has removed there meanwhile is sent again. Raises TandemError.
     """
@@ -147,8 +159,8 @@ def start_there(
     def begin(link: Link) -> None:
         push.send(link)
         home = link.ask(Hello, "hello").home
-        link.ask(
-            Record,
+        begun = link.ask(
+            _Begun,
             "start",
             run=folder.name,
             machine=host.name,
@@ -157,9 +169,19 @@ def start_there(
             arguments=to_arguments({**flags, "trust_code": _is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
+            slurm=host.slurm,
+            given=list(given),
         )
+        for line in begun.said:
+            echo(printable(line, 1000))
 
     with_reconnects(host, echo, begin)
+
+
+def check_job(config: TrainConfig, host: Host, given: Sequence[str]) -> None:
+    """Raise ConfigError if Slurm is to start the run and the config does not fit the options of its job."""
+    if host.slurm:
+        plan_jobs(config, request_of_words([*host.slurm, *given], config))
 
 
 def limit_of(config: TrainConfig, host: Host) -> dict[str, object]:
@@ -248,6 +270,10 @@ class _Started(Record):
     is_started: bool
 
 
+class _Begun(Record):
+    said: Annotated[list[Annotated[str, Field(max_length=10_000)]], Field(max_length=100)] = Field(default_factory=list)
+
+
 class _Attendant:
     def __init__(self, folder: RunFolder, host: Host, copy: Copy, echo: Echo) -> None:
         self._folder, self._host, self._copy, self._echo = folder, host, copy, echo
@@ -263,7 +289,7 @@ class _Attendant:
             if off := call_off(self._copy.machine):
                 self._echo(off)
         if self._copy.stage == "running":
-            follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON)
+            follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON, self._tell_job)
 
             def follow(link: Link) -> None:
                 self._tell(said="")
@@ -271,7 +297,7 @@ class _Attendant:
 
             with_reconnects(self._host, self._say, follow, is_patient=True)
             self._echo(f"It has ended after {time_and_cost(follower.seconds, self._host)}.")
-            self._tell(stage="pulling", said="", done=None)
+            self._tell(stage="pulling", said="", job="", done=None)
         if self._copy.stage == "pulling":
 
             def bring(link: Link) -> None:
@@ -304,6 +330,10 @@ class _Attendant:
         self._echo(line)
         self._tell(said=line)
 
+    def _tell_job(self, job: Job) -> None:
+        self._echo(str(job))
+        self._tell(job="" if job.runs else str(job))
+
     def _share(self, done: float) -> None:
         if time.monotonic() - self._told_at > _TOLD_EVERY_S:
             self._tell(done=min(1.0, done))
@@ -321,6 +351,7 @@ def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunF
     """
     host = find_hosts([machine], ADD)[0]
     check_trains_alone(config)
+    check_job(config, host, ())
     data_uploads(config, own_settings(host))  # which is only listed here
     if config.run_name is not None:
         _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))

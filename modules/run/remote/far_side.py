@@ -1,8 +1,9 @@
 """The program that answers on the other machine: it keeps everything of Tandem's there in one folder.
 
-Its text is sent over ssh at the start of each connection and run by any Python from 3.8 on, so it needs nothing but the
-standard library, is never of another version than this side, and leaves no file. Both sides speak in messages: two
-lengths of 4 bytes, then a JSON object and bytes. The other side is modules/run/remote/link.py.
+Its text, with far_files.py and slurm_jobs.py, is sent over ssh at the start of each connection and run by any Python
+from 3.8 on, so it needs nothing but the standard library, is never of another version than this side, and leaves no
+file. Both sides speak in messages: two lengths of 4 bytes, then a JSON object and bytes. The other side is
+modules/run/remote/link.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
+
+from modules.run.remote.far_files import read as _read
+from modules.run.remote.far_files import remove as _remove
+from modules.run.remote.far_files import write as _write
+from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
 
 if sys.platform != "win32":  # which has this file only for what both sides share
     import fcntl
@@ -96,6 +102,7 @@ class FarSide:
         self._manifest: dict[str, list[Any]] | None = None  # path -> size, date here, date there, sha256
         self._locks: dict[str, IO[str]] = {}  # held until this connection ends
         self._named: set[str] = set()  # the files of the push that were compared
+        self._slurm = SlurmRuns(self._at("state"), self._at("runs"))
         self._has_failed = False  # a piece of a file: no more of them are taken, and this was said
 
     def serve(self) -> None:
@@ -110,7 +117,7 @@ class FarSide:
                     if asked["do"] not in ("hello", "make"):
                         self._require_own()
                     actions[asked["do"]](asked, message[1])
-                except Refused as error:
+                except (Refused, SlurmFault) as error:
                     self._answer(error=str(error))
                 except OSError as error:  # one without a name is of writing the file that is sent, to a full disk
                     where = error.filename or asked.get("path") or self.home
@@ -424,13 +431,18 @@ class FarSide:
         self._answer()
 
     def do_dry_run(self, asked: dict[str, Any], _data: bytes) -> None:
-        """What train.py says of a config that it is not to start, line by line, and its exit code."""
+        """What train.py, or submit_slurm.py, says of a config that it is not to start, line by line, and its exit
+        code."""
+        program, only = "scripts/train.py", "--dry_run"
+        if asked.get("slurm"):
+            find_commands()
+            program, only = "scripts/submit_slurm.py", "--test_only"
         os.makedirs(self._at("partial"), exist_ok=True)
         config = self._at("partial", f"check-{os.getpid()}.json")
         try:
             _write(config, asked["config"])
-            argv = [self._python(asked["python"]), "scripts/train.py", "--config", config, "--dry_run"]
-            self._run_and_tell([*argv, *asked["arguments"]])
+            argv = [self._python(asked["python"]), program, "--config", config, only]
+            self._run_and_tell([*argv, *asked["arguments"], *asked.get("slurm", ()), *asked.get("given", ())])
         finally:
             _remove(config)
 
@@ -449,18 +461,25 @@ class FarSide:
         os.makedirs(self._at("state"), exist_ok=True)
         is_known = _read(self._state(name, "id")) == asked["id"]
         lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+        while lock is None and is_known and asked.get("slurm"):  # an earlier connection of this start still submits it
+            time.sleep(_POLL_S)
+            lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+        said: list[str] = []
         if lock is None:
             if not is_known:
                 raise self._taken(asked, is_active=True)
         else:
             with lock:
+                if not is_known and self._slurm.is_alive(name):
+                    raise self._taken(asked, is_active=True)
                 if asked["id"].startswith(RESUMES):
                     self._require_backup(asked)
                 elif not is_known and self._is_in_the_way(name):
                     raise self._taken(asked, is_active=False)
                 if not (is_known and self._has_begun(name, asked["id"])):
-                    self._launch(name, asked, lock.fileno())
-        self._answer()
+                    said = self._launch(name, asked, lock.fileno())
+        answer: dict[str, Any] = {"said": said} if said else {}
+        self._answer(**answer)
 
     def do_started(self, asked: dict[str, Any], _data: bytes) -> None:
         """Whether the start with this id has come about, and its run has not been removed."""
@@ -479,6 +498,8 @@ class FarSide:
         """A run that has begun is not begun again over what it has made, such as after the machine was restarted. What
         is left of a start that was cut before, such as by a full disk, is none."""
         folder = self._at("runs", name)
+        if os.path.isdir(folder) and self._slurm.job_id(name):
+            return True
         made = [os.path.join(folder, "events.jsonl"), os.path.join(folder, "log", "console.txt")]
         has_ended = os.path.isdir(folder) and os.path.exists(self._state(name, "exit"))
         if start_id.startswith(RESUMES):  # what is there was made before
@@ -490,9 +511,14 @@ class FarSide:
         is_made = bool(_read(self._state(name, "id")))
         return self._has_begun(name) or (os.path.lexists(self._at("runs", name)) and not is_made)
 
-    def _launch(self, name: str, asked: dict[str, Any], lock: int) -> None:
+    def _launch(self, name: str, asked: dict[str, Any], lock: int) -> list[str]:
+        """Start it; what the person at the other side should know."""
         folder, exit_file = self._at("runs", name), self._state(name, "exit")
         resumes = asked["id"].startswith(RESUMES)
+        if asked.get("slurm"):
+            argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
+            code, variables = self._at("code"), self._variables()
+            return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
         _remove(exit_file)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):
@@ -518,6 +544,7 @@ class FarSide:
                 start_new_session=True,
                 pass_fds=[lock],  # held for as long as the run or its shell lives
             )
+        return []
 
     def _python(self, given: str) -> str:
         path = os.path.expanduser(given)
@@ -562,7 +589,7 @@ class FarSide:
         return self._at("state", f"{name}.{kind}")
 
     def _is_active(self, name: str) -> bool:
-        return self._is_held(self._state(name, "lock"))
+        return self._is_held(self._state(name, "lock")) or self._slurm.is_alive(name)
 
     def _is_held(self, path: str, *, alone: bool = True) -> bool:
         """Whether a program holds this lock, or holds it `alone`."""
@@ -580,6 +607,8 @@ class FarSide:
 
     def _exit_code(self, name: str) -> int | None:
         text = _read(self._state(name, "exit")).strip()
+        if not text:  # which the file system may show later than Slurm, or never, of a killed script
+            return self._slurm.exit_code(name)
         return int(text) if text.isdecimal() else None
 
     def _seconds(self, name: str) -> int:
@@ -599,10 +628,13 @@ class FarSide:
 
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
+        for name in self._names():
+            self._slurm.remove_token(name)
         found = [
             {
                 "name": name,
                 "is_active": self._is_active(name),
+                "job": self._slurm.job(name),
                 "code": self._exit_code(name),
                 "bytes": _bytes_in(self._at("runs", name)),
                 "seconds": self._seconds(name),
@@ -624,13 +656,18 @@ class FarSide:
         folder, name, command = self._run_folder(asked), self._run_name(asked), asked["command"]
         if command not in COMMANDS:
             raise Refused(f"{command!r} is no command of a run; use one of {', '.join(COMMANDS)}")
-        is_active = self._is_active(name)
-        if is_active and command == FORCE_STOP:
+        is_active, has_waited = self._is_active(name), False
+        is_end = is_active and command in ("stop", FORCE_STOP) and bool(self._slurm.job_id(name))
+        if is_end and (has_waited := self._slurm.leave_queue(name)):
+            pass
+        elif is_end and command == FORCE_STOP:
+            self._slurm.end(name)
+        elif is_active and command == FORCE_STOP:
             argv = [self._python(asked["python"]), "-c", _ENDS_A_RUN, folder]
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, cwd=self._at("code"))
         elif is_active:
             _write(os.path.join(folder, "commands", command), asked["content"])
-        self._answer(is_active=is_active, taken=command)
+        self._answer(is_active=is_active, has_waited=has_waited, taken=command)
 
     def do_follow(self, asked: dict[str, Any], _data: bytes) -> None:
         """Send what is new until the run has ended, and then its exit code.
@@ -645,13 +682,17 @@ class FarSide:
         if asked["config"]:
             with open(os.path.join(folder, "config.json"), "rb") as file:
                 self._answer(file.read(MOST_DATA), file="config.json", last=True)
-        told = time.monotonic()
+        told, told_job = time.monotonic(), None
         while True:
             is_active = self._is_active(name)  # before what it wrote last is looked for
             for path in list(_followed(folder)):
                 if self._send_new(folder, path, logs, wholes):
                     told = time.monotonic()
+            if (job := self._slurm.job(name)) != told_job:
+                told_job = job
+                self._answer(job=job)
             if not is_active:
+                self._slurm.remove_token(name)
                 self._answer(end=True, code=self._exit_code(name), seconds=self._seconds(name))
                 return
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
@@ -743,6 +784,9 @@ class FarSide:
             self._require_none_active()  # before the locks, of which its reader may hold one
         else:
             self._run_folder(asked)  # which must be there
+            if self._slurm.is_alive(self._run_name(asked)):
+                job = self._slurm.described(asked["run"])
+                raise Refused(f"the run {asked['run']} is active there, as {job}; stop it first")
             os.makedirs(self._at("state"), exist_ok=True)
             names = (f"state/{self._run_name(asked)}.lock",)
         held: list[IO[str]] = []
@@ -775,7 +819,7 @@ class FarSide:
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
-            for kind in ("id", "exit", "times", "lock"):
+            for kind in ("id", "exit", "times", "jobs", "slurm", "token", "lock"):
                 _remove(self._state(name, kind))
             return []
         self._require_none_active()
@@ -852,32 +896,6 @@ def _bytes_in(path: str) -> int:
             except OSError:
                 continue
     return total
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read(10_000)
-    except OSError:
-        return ""
-
-
-def _write(path: str, text: str) -> None:
-    """Renamed into place, so that nobody reads half of it."""
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}")
-    try:
-        with open(partial, "w") as file:
-            file.write(text)
-        os.replace(partial, path)
-    finally:
-        _remove(partial)
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
 
 
 def main(folder: str) -> None:

@@ -25,14 +25,18 @@ from modules.run.hosts.ssh_command import (
     ssh_environment,
     ssh_fault,
 )
-from modules.run.remote import far_side
+from modules.run.remote import far_files, far_side, slurm_jobs
 from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
 
 CODE_FOLDER: Final = "/code"  # of Tandem's folder there: the machine's folder in the list of machines
-_START: Final = (
-    "import sys; n = int(sys.stdin.buffer.readline()); far = {'__name__': 'far_side'}; "
-    "exec(compile(sys.stdin.buffer.read(n), 'far_side.py', 'exec'), far); far['main'](sys.argv[1])"
-)
+_START: Final = "import sys; source = sys.stdin.buffer; exec(source.read(int(source.readline())))"
+_LOADS: Final = """import sys, types
+def load(name, text):
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module
+"""
 _ANSWERS_WITHIN_S: Final = 60.0  # a login, and a first Python from a slow disk
 _MOST_BEFORE: Final = 64 << 10  # bytes that a login shell may print
 _MOST_ERRORS: Final = 16 << 10
@@ -131,7 +135,7 @@ def home_of(host: Host) -> str:
 @contextmanager
 def connect(host: Host) -> Iterator[Link]:
     """A connection for the block. Raises ConfigError, HostError if there can be none, LinkLost if it ends within."""
-    source = read_bytes(Path(far_side.__file__))
+    source = _source()
     argv = ssh_code_argv(host, _START, home_of(host))
     try:
         process = subprocess.Popen(
@@ -168,6 +172,13 @@ def connect(host: Host) -> Iterator[Link]:
         _kill(process)
         process.wait()
         process.stdout.close()
+
+
+def _source() -> bytes:
+    """The program for the other machine: its modules, the last of which has its main."""
+    files = [Path(each) for each in (far_files.__file__, slurm_jobs.__file__, far_side.__file__)]
+    loads = [f"module = load('modules.run.remote.{each.stem}', {read_bytes(each).decode()!r})" for each in files]
+    return "\n".join([_LOADS, *loads, "module.main(sys.argv[1])"]).encode()
 
 
 def _begin(

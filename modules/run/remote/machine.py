@@ -17,6 +17,7 @@ from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.remote.copy_folders import copies_of
+from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import CODE_FOLDER, Echo, Link, connect, is_for_runs, with_reconnects
 from modules.run.remote.sending import Hello
@@ -27,17 +28,19 @@ _Size = Annotated[int, Field(ge=0)]
 
 
 class RunThere(Record):
-    """A run: its name, exit code and bytes, and how long it has trained."""
+    """A run: its name, exit code and bytes, how long it has trained, and its Slurm job, if it is active as one."""
 
     name: _Text
     is_active: bool
     code: int | None
     bytes: _Size
+    job: Job | None = None
     seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
 
     def __str__(self) -> str:
         ended = "ended" if self.code is None else f"ended with exit code {self.code}"
-        return f"{'active' if self.is_active else ended}, {format_bytes(self.bytes)}"
+        active = "active" if self.job is None else str(self.job).rstrip(".")
+        return f"{active if self.is_active else ended}, {format_bytes(self.bytes)}"
 
 
 class RunsThere(Record):

@@ -42,10 +42,11 @@ from modules.run.hosts.host import DEFAULT_PYTHON
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
 from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.job import Job
 from modules.run.remote.link import Link
 
 _EVENTS: Final = "events.jsonl"
-_CONSOLE: Final = "log/console.txt"
+_CONSOLE: Final = re.compile(r"log/(console|slurm-\d{1,12})\.txt")
 _MOST_EVENTS: Final = 2 << 30  # bytes
 _MOST_FOLLOWED: Final = 32 << 30
 _MOST_FILES: Final = 20_000
@@ -66,6 +67,7 @@ class Copy(Record):
     """remote.json: whose copy it is, and how far the run's journey has come.
 
     `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
+    `job` says of its Slurm job that it waits.
     `resumes`: what is under way resumes the run there.
     `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
     that of its start there, once asked for.
@@ -78,6 +80,7 @@ class Copy(Record):
     resumes: bool = False
     id: str = ""
     said: str = ""
+    job: str = ""
     fault: str = ""
     done: Annotated[float, Field(ge=0, le=1)] | None = None
 
@@ -98,13 +101,14 @@ class Copy(Record):
 
 
 class _New(Record):
-    """A piece of a file (`offset` if it only grows, `last` if it comes whole), a command that it has, the end, or
-    nothing."""
+    """A piece of a file (`offset` if it only grows, `last` if it comes whole), a command that it has, what Slurm says
+    of its job, the end, or nothing."""
 
     file: Annotated[str, Field(max_length=300)] = ""
     offset: _Size | None = None
     last: bool = False
     taken: Annotated[str, Field(max_length=100)] = ""
+    job: Job | None = None
     end: bool = False
     seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     code: Annotated[int, Field(ge=0, le=255)] | None = None
@@ -189,11 +193,18 @@ def read_copy(folder: RunFolder) -> Copy | None:
 class Follower:
     """Brings a copy up to date, and keeps it so until the run ends. What is put into the copy's commands/ goes there.
 
-    `python` is the run's, which force_stop needs.
+    `python` is the run's, which force_stop needs. `tell` gets what is new of its Slurm job, if it has one.
     """
 
-    def __init__(self, folder: RunFolder, echo: Echo, python: str = DEFAULT_PYTHON) -> None:
-        self._folder, self._echo, self._python = folder, echo, python
+    def __init__(
+        self,
+        folder: RunFolder,
+        echo: Echo,
+        python: str = DEFAULT_PYTHON,
+        tell: Callable[[Job], object] = lambda _: None,
+    ) -> None:
+        self._folder, self._echo, self._python, self._tell = folder, echo, python, tell
+        self.job: Job | None = None
         self.seconds = 0  # that the run has taken, once it has ended
         self._asked = ""  # the command whose answer has not come
         self._stop_asked_at = -_ASK_AGAIN_S
@@ -229,6 +240,9 @@ class Follower:
                 self._take(link, new, data)
             if new.taken:
                 self._taken(new.taken)
+            if new.job is not None and new.job != self.job:
+                self.job = new.job
+                self._tell(new.job)
             self._send_command(link)
 
     def _send_command(self, link: Link) -> None:
@@ -310,7 +324,7 @@ class Follower:
             before = file.read(1) if size else b""
             plain = _CONTROL.sub(b"?", before + data)[len(before) :]
             file.write(plain)
-        if new.file == _CONSOLE:
+        if _CONSOLE.fullmatch(new.file):
             self._print(plain)
 
     def _print(self, data: bytes) -> None:

@@ -48,16 +48,23 @@ def submit(script: Path, *, after: str | None = None, environ: Mapping[str, str]
     return output.split(";")[0].strip()  # ID;CLUSTER if there are several clusters
 
 
+def would_take(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What Slurm says of a batch script that it need not take, such as when it would start. Raises SubmitError."""
+    said = _run(["sbatch", "--test-only"], environ, text)
+    return said.strip().removeprefix("sbatch: ")
+
+
 def cancel(job_id: str, environ: Mapping[str, str] = os.environ) -> None:
     """Cancel a job."""
     _run(["scancel", job_id], environ)
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str]) -> str:
+def _run(command: Sequence[str], environ: Mapping[str, str], text: str | None = None) -> str:
     return run_command(
         command,
         {name: value for name, value in environ.items() if not _JOB_VARIABLE.fullmatch(name)},
         _ADVICE,
         missing="Submit from a login node of the cluster; --dry_run shows the script without submitting it",
         otherwise=_NODES,
+        text=text,
     )

@@ -122,7 +122,7 @@ def test_only_commands_of_a_run_are_taken(home: Path) -> None:
     (folder / "commands").mkdir(parents=True)
     (home / "state").mkdir()
     stop = {"do": "command", "run": "x", "command": "stop", "content": ""}
-    assert say(home, stop) == [{"is_active": False, "taken": "stop"}], "it has ended"
+    assert say(home, stop) == [{"is_active": False, "has_waited": False, "taken": "stop"}], "it has ended"
     with (home / "state" / "x.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sample = {**stop, "command": "custom_sample", "content": "{}"}

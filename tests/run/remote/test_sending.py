@@ -174,7 +174,7 @@ def test_added_again_a_machine_keeps_what_is_not_given(
     assert remote.main(["add", "beta", "me@gamma", "--port", "2", "--key", "key"]) == 0
     new = host.model_copy(update={"target": "me@gamma", "port": 2, "key": str(tmp_path / "key")})
     assert find_hosts(["beta"]) == [new]
-    assert "Kept as before: folder /disk, python /python, settings ['cache_dir=/c']" in capsys.readouterr().out
+    assert "Kept as before: folder /disk, python /python, settings cache_dir=/c" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("quoted", [False, True])

@@ -1,0 +1,93 @@
+"""What a login node says of a job: words of Slurm, or of whoever answers in its place."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.files import FileFault, validate_record
+from modules.run.remote.job import Job
+from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
+
+WAITS = {"id": "4711", "state": "PENDING", "is_alive": True, "reason": "Priority", "position": 3, "code": None}
+
+
+def test_a_job_says_what_it_waits_for() -> None:
+    soon = int(time.time()) + 60
+    clock = time.strftime("%H:%M", time.localtime(soon))
+    said = str(validate_record(Job, {**WAITS, "starts": soon}))
+    assert said.startswith("Job 4711 waits in the queue: 3rd, Priority; starts about ")
+    assert said.endswith(f"{clock}.")
+    places = {1: "1st", 2: "2nd", 11: "11th", 12: "12th", 23: "23rd", 113: "113th", 1001: "1,001st"}
+    for position, place in places.items():
+        assert f": {place}, Priority." in str(validate_record(Job, {**WAITS, "position": position, "starts": 5}))
+    runs = validate_record(Job, {**WAITS, "state": "RUNNING", "nodes": "gpu[01-02]"})
+    assert runs.runs
+    assert str(runs) == "Job 4711 runs on gpu[01-02]."
+    assert str(validate_record(Job, {**WAITS, "state": "TIMEOUT", "is_alive": False})) == "Job 4711 has ended: TIMEOUT."
+    lost = validate_record(Job, {**WAITS, "fault": "scontrol says: Unable to contact slurm controller"})
+    assert str(lost) == "Slurm does not tell of job 4711 now: scontrol says: Unable to contact slurm controller"
+    assert not lost.runs
+
+
+def test_a_hostile_login_node_says_little() -> None:
+    assert "\x1b" not in str(validate_record(Job, {**WAITS, "reason": "\x1b]0;owned\x07", "state": "\x1b[2J"}))
+    for wrong in ({"id": "1;rm"}, {"id": "1" * 20}, {"state": "S" * 301}, {"position": 0}, {"starts": 1 << 40}):
+        with pytest.raises(FileFault):
+            validate_record(Job, {**WAITS, **wrong})
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for commands of a Slurm that answers as it likes, first in PATH."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    return tmp_path / "bin"
+
+
+def write_command(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_a_slurm_that_does_not_answer_ends_nothing(tmp_path: Path, commands: Path) -> None:
+    (tmp_path / "x.jobs").write_text("Warning: none\nJob 5: training with 1 GPU on one node\nQueue: squeue --jobs 5\n")
+    write_command(commands / "scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+
+    def runs() -> SlurmRuns:
+        return SlurmRuns(str(tmp_path), str(tmp_path))
+
+    assert runs().is_alive("x")
+    job = runs().job("x")
+    assert job is not None
+    assert "Unable to contact" in job["fault"]
+    write_command(commands / "scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert not runs().is_alive("x")
+    assert runs().exit_code("x") is None
+    ended = "JobId=5 JobName=x JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 Command=/x JobState=RUNNING"
+    write_command(commands / "scontrol", f"echo '{ended}'")
+    assert (runs().is_alive("x"), runs().exit_code("x")) == (False, 3), "the file that says it may come later"
+    write_command(commands / "scontrol", "echo 'JobState=CANCELLED ExitCode=0:0'")
+    assert (runs().is_alive("x"), runs().exit_code("x")) == (False, None)
+    assert not runs().is_alive("y"), "Slurm was not to start it"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_commands_that_only_a_login_shell_finds(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, far = tmp_path / "shell", tmp_path / "slurm"
+    far.mkdir()
+    write_command(shell, f"echo 'Welcome to the cluster'; PATH={far}:$PATH; eval \"$2\"")
+    monkeypatch.setenv("SHELL", str(shell))
+    monkeypatch.setenv("PATH", f"{commands}")
+    with pytest.raises(SlurmFault, match="no command sbatch there"):
+        find_commands()
+    write_command(far / "sbatch", "")
+    monkeypatch.setenv("PATH", f"{commands}")
+    find_commands()
+    assert os.environ["PATH"].split(os.pathsep)[0] == str(far)
