@@ -24,12 +24,11 @@ from modules.run.console import echo
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import FINISHED
 from modules.run.hosts.host_list import find_hosts, named_hosts
-from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue.entries import MOST_ENTRIES, Entry, parse_devices
 from modules.run.queue.folder import RunQueue
-from modules.run.queue.place_run import progress_of
+from modules.run.queue.place_run import check_startable, progress_of
 from modules.run.queue.runner import QueueRunner
-from modules.run.remote.attendant import ADD, startable_uploads
+from modules.run.remote.attendant import ADD
 
 EXAMPLES = """examples:
   three runs for the night:
@@ -161,11 +160,8 @@ def add_entry(options: argparse.Namespace) -> int:
     draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)
     devices = None if options.devices is None else parse_devices(options.devices)
-    if place is not None:
-        try:
-            startable_uploads(config, place, config.run_name or "", lambda line: None)
-        except Unreachable as error:
-            echo(f"Note: {error.message}. The entry waits until there is a connection.")
+    if place is not None and (note := check_startable(queue, config, place)):
+        echo(f"Note: {note}")
     there = {} if place is None else {"place": place.name, "sends_token": options.send_token}
     entry = queue.add(config, devices, hosts=hosts, first=options.first, **there)
     if config.run_name not in (None, entry.name):

@@ -169,6 +169,10 @@ class RunQueue:
         self.edit(change)
         return added[0]
 
+    def name_for(self, config: TrainConfig) -> str:
+        """The name that the run of this config would get now. Raises ConfigError."""
+        return self._free_name(config, self.read())
+
     def _free_name(self, config: TrainConfig, queue: Queue) -> str:
         taken = [entry.name for entry in queue.entries if entry.is_open]
         unnamed = f"{sanitize_run_name(Path(config.family).stem)}-{queue.next_number}"

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from modules.config import ConfigError, ResumeError
+from modules.config import ConfigError, ResumeError, TrainConfig
 from modules.files import printable
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED
@@ -18,11 +18,13 @@ from modules.run.folder.event_reader import head_and_tail
 from modules.run.folder.event_summary import EventSummary
 from modules.run.folder.pidfile import find_launcher
 from modules.run.folder.run_folder import RunFolder, not_writable_error
+from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, prepared_folder
 from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
-from modules.run.remote.attendant import ADD, launch_attendant
+from modules.run.remote.attendant import ADD, launch_attendant, startable_uploads
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
@@ -176,6 +178,16 @@ class PlaceRun:
         if copy.code is None:
             cause = f"It was killed on {copy.machine}, or that machine was restarted"
         return Ended(copy.code, cause, was_stopped)
+
+
+def check_startable(queue: RunQueue, config: TrainConfig, host: Host) -> str:
+    """Ask a machine whether the run of an entry could be started there as it is now; what to say if there is no
+    connection. Raises TandemError if it could not be."""
+    try:
+        startable_uploads(config, host, queue.name_for(config), lambda line: None)
+    except Unreachable as error:
+        return f"{error.message}. The entry waits until there is a connection."
+    return ""
 
 
 def progress_of(entry: Entry, folder: RunFolder) -> str:

@@ -232,7 +232,7 @@ class QueueRunner:
         except TandemError as error:
             self._record(entry, Ended(error.exit_code, str(error)))
             return False
-        if why and (reason := f"Waits, because {why}") != entry.reason:
+        if why and (reason := f"{why[0].upper()}{why[1:]}") != entry.reason:
             self._echo(f"Entry {entry.title} waits, because {why}.")
             self._queue.edit(lambda queue: queue.with_reason(entry.number, reason))
         return why == ""

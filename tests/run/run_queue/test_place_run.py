@@ -139,9 +139,9 @@ def test_what_is_added(
     ):
         assert (found := add(*words))[0] == code, found
         assert said in found[1]
-    (home / "runs" / "cats" / "log").mkdir(parents=True)
-    (home / "runs" / "cats" / "log" / "console.txt").write_text("before")
-    assert "a run cats is there already" in add("--on", "beta")[1]
+    (home / "runs" / "cats-2" / "log").mkdir(parents=True)  # cats is taken by the first one
+    (home / "runs" / "cats-2" / "log" / "console.txt").write_text("before")
+    assert "a run cats-2 is there already" in add("--on", "beta")[1]
     (tmp_path / "off").touch()
     code, said = add("--on", "beta")
     assert code == 0
@@ -209,7 +209,7 @@ def test_an_entry_waits_for_a_connection_and_others_go_on(
     assert "no machine is named 'gamma'" in queue.read().entry(2).reason
     waits = queue.read().entry(1)
     assert waits.state == "waiting"
-    assert waits.reason.startswith("Waits, because there is no connection to beta: ")
+    assert waits.reason.startswith("There is no connection to beta: ")
     (tmp_path / "off").unlink()
     until(lambda: no_attendant)
     thread.join(60)  # no attendant has come about, so the entry has ended
@@ -382,7 +382,7 @@ def test_an_attendant_of_the_queue_waits_for_a_connection(
             said.append(copy.said)
             off.unlink()
 
-    monkeypatch.setattr(attendant.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     attend(folder.path, lambda line: None)
     assert "No route to host" in said[0]
     copy = read_copy(folder)
