@@ -343,7 +343,7 @@ def start(options: argparse.Namespace) -> int:
         flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
             is_asked = True
-            start_there(folder, config, host, copy.id, flags, token, push, echo, options.job)
+            start_there(folder, config, host, copy.id, flags, token, push, echo, given=options.job)
         mark_stage(folder, "running")
     except BaseException:
         if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
@@ -444,7 +444,7 @@ def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str, given:
     mark_copy(folder, copy)
     try:
         keep_command(copy.id, host)
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given=given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):
             mark_copy(folder, before)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from app.curves.run_length import Length, RunLength
-from app.monitor.run_list import head_and_tail
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 from modules.config import Interval, TrainConfig, dump, effective_batch
 from modules.files import FileFault, printable, read_json
+from modules.run.folder.event_reader import head_and_tail
 from modules.run.folder.run_folder import newest_first
 from modules.run.format_duration import in_words
 from modules.run.view.run_view import RunView

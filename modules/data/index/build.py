@@ -143,7 +143,9 @@ def trained_frames(settings: TrainConfig, columns: Mapping[str, Column]) -> NDAr
     """int32 [images]: frames that each is trained with, 1 of stills, from the columns frames and fps."""
     fps, step = columns["fps"].astype(np.float64), settings.clip_step
     frames = np.ones(len(fps), dtype=np.int32)
-    for row in np.flatnonzero(fps).tolist() if step is not None else ():
+    if step is None:
+        return frames
+    for row in np.flatnonzero(fps).tolist():
         found = moments(int(columns["frames"][row]), float(fps[row]), settings.clip_rate)
         frames[row] = clip_frames(found, settings.frames, step)
     return frames

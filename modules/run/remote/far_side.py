@@ -491,7 +491,8 @@ class FarSide:
 
     def _require_backup(self, asked: dict[str, Any]) -> None:
         folder = self._run_folder(asked)
-        if not any(_PLAIN.fullmatch(each) for each in _listed(os.path.join(folder, "backup"))):
+        backups = [each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each)]
+        if asked["needs_backup"] and not backups:
             raise Refused(f"the run {asked['run']} has no backup there to be resumed from")
 
     def _has_begun(self, name: str, start_id: str = "") -> bool:
@@ -645,11 +646,23 @@ class FarSide:
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
 
     def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
-        """What goes on here: the active runs, and whether files are being sent, compared or read, or an environment is
-        installed."""
+        """What goes on here: the active runs with the GPUs that they take, and whether files are being sent, compared
+        or read, or an environment is installed."""
         sends, installs = (self._is_held(self._at(each)) for each in ("push.lock", "setup.lock"))
         reads = self._is_held(self._at("use.lock"), alone=False)
-        self._answer(runs=self._active()[:100], sends=sends, installs=installs, reads=reads)
+        runs = self._active()[:100]
+        devices = [self._devices_of(name) for name in runs]
+        self._answer(runs=runs, devices=devices, sends=sends, installs=installs, reads=reads)
+
+    def _devices_of(self, name: str) -> list[int] | None:
+        """The indices of the GPUs that a run takes; None for all, or if it does not say."""
+        try:
+            with open(self._at("runs", name, "config.json")) as file:
+                devices = json.load(file)["device_ids"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        is_list = isinstance(devices, list) and len(devices) <= 64
+        return devices if is_list and all(type(each) is int and each >= 0 for each in devices) else None
 
     def do_command(self, asked: dict[str, Any], _data: bytes) -> None:
         """Ask an active run for something, as a file in its commands/ does, or end it at once."""
