@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from modules.config import TrainConfig
 from modules.files import FileFault, Record, printable
@@ -30,7 +32,7 @@ class _Told(Record):
     line: bool = False
     report: bool = False
     still: bool = False
-    code: int = 0
+    code: Annotated[int, Field(ge=-255, le=255)] = 0
 
 
 def preflight_there(
