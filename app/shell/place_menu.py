@@ -40,6 +40,9 @@ def open_place_menu(state: AppState, button: Button) -> None:
     menu.add_command(
         "Add a machine…", state.views.add_machine, icon="plus", detail="Rented, or your own: ssh reaches it"
     )
+    menu.add_command(
+        "Kubernetes…", state.views.kubernetes, icon="multi_gpu", detail="Manifests, saved or applied with kubectl"
+    )
     if hosts:
         menu.add_separator()
     for host in hosts:

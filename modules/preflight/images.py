@@ -43,6 +43,9 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         yield Cell("images", hosts_of(coordinator.first_ranks), "grey", "no config given (--config FILE)")
         return
     first_ranks = coordinator.first_ranks
+    if not coordinator.context.has_data:
+        yield Cell("images", hosts_of(first_ranks), "grey", NOT_SENT)
+        return
     if not any(concept.enabled for concept in coordinator.context.config.concepts):
         yield Cell("images", hosts_of(first_ranks), "grey", "the config has no folders of images")
         return
@@ -94,5 +97,6 @@ def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:
     return [(str(path), int(count), str(digest_), int(images)) for path, count, digest_, images in concepts]
 
 
+NOT_SENT = "not all of them are there yet: the start of a run sends them"
 MISSING = "Correct the concept's path on that machine, copy the images there, or disable the concept."
 DIFFERENT = "Copy the same images and captions to every machine, or put them on a shared drive."

@@ -29,6 +29,7 @@ from modules.files import FileFault, read_bytes
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
+from modules.preflight.images import NOT_SENT
 from modules.run.preflight_report.report import Cell
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.custom_dataset import order_items
@@ -72,6 +73,9 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
     if not context.has_config or not context.thorough:
         reason = "no config given (--config FILE)" if not context.has_config else "only with --test all"
         yield Cell("loader", hosts_of(coordinator.first_ranks), "grey", reason)
+        return
+    if not context.has_data:
+        yield Cell("loader", hosts_of(coordinator.first_ranks), "grey", NOT_SENT)
         return
     ranks = [member.rank for member in coordinator.alive]
     answers = coordinator.ask(ranks, "measure_loader", context.timeout_s * _TIMEOUT_FACTOR)

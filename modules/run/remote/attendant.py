@@ -114,19 +114,13 @@ def check_there(
     Models and family files are sent first, as it reads them; images are not: if some are missing there, it is told
     without them. Raises TandemError, also if the run could not be started there, OSError.
     """
-    uploads = startable_uploads(config, host, config.run_name or "", echo)
-    others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
-    images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
-    push = _push_of(others, echo)
+    needed = NeededThere(config, host, config.run_name or "", echo)
 
     def check(link: Link) -> int:
-        push.send(link)
-        missing = list(images.needed(link))
-        if missing:
-            echo(f"Not on {host.name} yet: {_amount(missing)} of images and captions, so it is checked without them.")
+        missing = needed.send(link)
         echo(f"{host.name} says:")
         home = link.ask(Hello, "hello").home
-        arguments = {**flags, "trust_code": _is_trusted(config), "remote_check": "no_data" if missing else "all"}
+        arguments = {**flags, "trust_code": is_trusted(config), "remote_check": "no_data" if missing else "all"}
         link.tell(
             "dry_run",
             config=config_there(config, host, home, config.run_name),
@@ -140,7 +134,29 @@ def check_there(
     return with_reconnects(host, echo, check)
 
 
-def _is_trusted(config: TrainConfig) -> bool:
+class NeededThere:
+    """What a config needs there to be looked at without a run: models and family files, but no images.
+
+    Raises TandemError, also if the run could not be started there; OSError.
+    """
+
+    def __init__(self, config: TrainConfig, host: Host, run: str, echo: Echo) -> None:
+        uploads = startable_uploads(config, host, run, echo)
+        others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
+        self._images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
+        self._push, self._host, self._echo = _push_of(others, echo), host, echo
+
+    def send(self, link: Link) -> bool:
+        """Send what is missing there; returns whether images are missing, which is said."""
+        self._push.send(link)
+        missing = list(self._images.needed(link))
+        if missing:
+            what = f"{_amount(missing)} of images and captions"
+            self._echo(f"Not on {self._host.name} yet: {what}, so it is checked without them.")
+        return bool(missing)
+
+
+def is_trusted(config: TrainConfig) -> bool:
     """Whether the machine must run code of a file that was allowed here."""
     return config.family.endswith(".py") or bool(foreign_classes(config))
 
@@ -175,7 +191,7 @@ def start_there(
             machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
-            arguments=to_arguments({**flags, "trust_code": _is_trusted(config)}),
+            arguments=to_arguments({**flags, "trust_code": is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
             slurm=host.slurm,
