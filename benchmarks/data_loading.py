@@ -108,7 +108,7 @@ def measure_decoding(folder: Path, rounds: int, targets: Targets) -> None:
         cache.encode(cache.batches(cache.missing(), 4), encode_slowly, 0)
         return [PHOTOS]
 
-    keys = ViewKeys(index, config.concepts, "", captions_in_key=False)
+    keys = ViewKeys(index, config, "", captions_in_key=False)
 
     def decode(row: int) -> Example:
         size, crop = (int(index.width[row]), int(index.height[row])), keys.crop(row, 0)
