@@ -25,7 +25,7 @@ from modules.run.hosts.ssh_command import (
     ssh_environment,
     ssh_fault,
 )
-from modules.run.remote import far_side
+from modules.run.remote import far_part, far_side
 from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
 
 CODE_FOLDER: Final = "/code"  # of Tandem's folder there: the machine's folder in the list of machines
@@ -131,7 +131,7 @@ def home_of(host: Host) -> str:
 @contextmanager
 def connect(host: Host) -> Iterator[Link]:
     """A connection for the block. Raises ConfigError, HostError if there can be none, LinkLost if it ends within."""
-    source = read_bytes(Path(far_side.__file__))
+    source = _program()
     argv = ssh_code_argv(host, _START, home_of(host))
     try:
         process = subprocess.Popen(
@@ -168,6 +168,19 @@ def connect(host: Host) -> Iterator[Link]:
         _kill(process)
         process.wait()
         process.stdout.close()
+
+
+def _program() -> bytes:
+    """The text of one program that has those of these modules, by their names, and needs no file of them."""
+    texts = {module.__name__: read_bytes(Path(str(module.__file__))).decode() for module in (far_side, far_part)}
+    lines = (
+        "import sys, types",
+        f"for name, text in {texts!r}.items():",
+        "    module = sys.modules[name] = types.ModuleType(name)",
+        "    exec(compile(text, name, 'exec'), module.__dict__)",
+        "main = module.main",
+    )
+    return "\n".join(lines).encode()
 
 
 def _begin(

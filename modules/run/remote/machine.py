@@ -27,15 +27,19 @@ _Size = Annotated[int, Field(ge=0)]
 
 
 class RunThere(Record):
-    """A run: its name, exit code and bytes, and how long it has trained."""
+    """A run: its name, exit code and bytes, how long it has trained, and of which machine's this is only a part."""
 
     name: _Text
     is_active: bool
     code: int | None
     bytes: _Size
     seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    part_of: _Text = ""
 
     def __str__(self) -> str:
+        if self.part_of:
+            part = f"part of the run {self.name} of {self.part_of}"
+            return f"{part}, {'active' if self.is_active else 'ended'}, {format_bytes(self.bytes)}"
         ended = "ended" if self.code is None else f"ended with exit code {self.code}"
         return f"{'active' if self.is_active else ended}, {format_bytes(self.bytes)}"
 

@@ -39,6 +39,7 @@ from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON
+from modules.run.hosts.host_list import MOST_HOSTS
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
 from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
@@ -67,6 +68,7 @@ class Copy(Record):
 
     `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
     `resumes`: what is under way resumes the run there.
+    `joined` are the machines that take part in the run of this one.
     `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
     that of its start there, once asked for.
     """
@@ -76,6 +78,7 @@ class Copy(Record):
     attended: bool = False
     sends_token: bool = False
     resumes: bool = False
+    joined: Annotated[list[str], Field(max_length=MOST_HOSTS)] = Field(default_factory=list)
     id: str = ""
     said: str = ""
     fault: str = ""
