@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.multi_gpu.joining import machine_count, switch, switched_on
+from app.multi_gpu.joining import can_join, machine_count, switch, switched_on
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -88,6 +88,7 @@ class HostsCard:
         self._rows.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(6)))
         self.effect = self._line("", theme.MUTED)
         self.read()
+        state.subscribe("run", self.refresh, self.frame)  # where Train starts the run
 
     def read(self) -> None:
         """Show the list as it is on the disk."""
@@ -151,8 +152,12 @@ class HostsCard:
         self.test(host)
 
     def _switch(self, name: str, is_on: bool) -> None:
-        """Remember the switch."""
-        switch(self._state, self.hosts, name, is_on)
+        """Remember the switch, or say why it cannot be on."""
+        host = next(host for host in self.hosts if host.name == name)
+        if is_on and not can_join(self._state, host):
+            self._state.say(f"{self._tooltip(host)}.")
+        else:
+            switch(self._state, self.hosts, name, is_on)
         self.refresh()
         self._state.notify("run")  # the menu beside Train says who joins
 

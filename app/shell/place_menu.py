@@ -34,7 +34,7 @@ def open_place_menu(state: AppState, button: Button) -> None:
         menu.add_command(f"On {host.name}", choose, detail=detail, is_chosen=host.name == preferences.place)
     others = [host for host in hosts if can_join(state, host)] if preferences.place else []
     if others:
-        menu.add_heading(f"These join the run on {preferences.place}")
+        menu.add_heading(f"Those with a tick join the run on {preferences.place}")
     on = joining(state)
     for host in others:
         toggle = partial(_switch, state, host.name, host.name not in on)

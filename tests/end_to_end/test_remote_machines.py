@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from modules.config import save_config
+from modules.config.trusted_code import allow_family
 from modules.run import RunFolder
+from modules.run.remote.attendant import NotReady, begin
+from modules.run.remote.run_copy import read_copy
 from tests import hosts, ssh_server
 from tests.conftest import draw_images
 from tests.end_to_end.test_remote import REMOTE, hashes, remote
@@ -69,8 +72,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         alpha.known_hosts.write_text(alpha.known_hosts.read_text() + beta.known_hosts.read_text())
         monkeypatch.setenv("PATH", alpha.path)
         for each in made:
-            server = each.server
-            target = [f"root@{server.address}", "--port", str(server.port), "--key", str(server.key)]
+            target = [f"root@{each.server.address}", "--port", str(each.server.port), "--key", str(each.server.key)]
             remote(tmp_path, "add", each.host.name, *target, "--price", "2")
             remote(tmp_path, "setup", each.host.name, "--python", sys.executable)
         yield made[0], made[1]
@@ -78,7 +80,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 
 def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     """This computer is killed as beta is about to join; the run is stopped, goes on, and ends as one on this computer
-    alone, to the bit. Then beta is lost."""
+    alone, to the bit. Then beta is lost in one that the window has started."""
     alpha, beta = machines
     (tmp_path / "images").mkdir()
     images = draw_images(tmp_path / "images", 8)
@@ -119,7 +121,7 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
         time.sleep(0.1)
     remote(tmp_path, "stop", "alpha", "x")
     said = remote(tmp_path, "follow", "alpha", "x", code=130)
-    assert "2 ranks" in said or "1 + 1 processes" in said
+    assert "All 2 machines have joined: 1 + 1 processes." in said
     assert "at 4 an hour" in said
     for each in machines:
         each.wait_until_idle()
@@ -143,11 +145,23 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
         (run.model_dir / "tandem.json").unlink()  # it has the time and the paths
     assert hashes(copy.folder.model_dir) == hashes(alone_run.model_dir) != {}
 
-    remote(tmp_path, *start, "--run_name", "lost")
+    # As the window starts it, by the program beside the copy
+    assert "on 2 machines" in remote(tmp_path, "check", *start[1:], "--run_name", "lost")
+    allow_family(config.family, trust=True, ask=None)
+    there = {"runs_dir": str(tmp_path / "runs"), "run_name": "lost", "master_addr": alpha.host.address}
+    begun = begin(config.model_copy(update=there), "alpha", sends_token=False, joined=["beta"])
+    assert not isinstance(begun, NotReady)
+    folder, attendant = begun
+    while not (lost := Run(folder)).folder.events_file.exists() or not lost.losses:
+        assert attendant.poll() is None, (folder.log_dir / "remote.txt").read_text()
+        time.sleep(0.1)
     for pid in beta.processes():
         os.kill(pid, signal.SIGKILL)
-    said = remote(tmp_path, "follow", "alpha", "lost", code=3)
-    assert f"beta ({beta.host.address})" in said
-    print(said)
+    while (copy_of := read_copy(folder)) is not None and copy_of.stage != "complete":
+        assert not copy_of.fault
+        time.sleep(0.1)
+    assert lost.exit_code == 3
+    assert f"beta ({beta.host.address})" in str(lost.events("error"))
+    attendant.wait()
     remote(tmp_path, "clean", "beta", "--all", "--yes")
     assert list(beta.server.home.iterdir()) == []

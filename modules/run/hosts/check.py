@@ -58,7 +58,7 @@ def compare(host: Host, there: Description, here: Description, name_here: str = 
         )
     summary = summary_of(there)
     if different and not host.allow_differences:
-        advice = "Install the same on both: git pull, then ./scripts/setup.sh."
+        advice = "Install the same on both: git pull, then ./scripts/setup.sh; or remote.py setup, which does both."
         return HostCheck(host, summary, f"{'; '.join(different)}. {advice}")
     if fault := _without_gpu(host, there, here, name_here):
         return HostCheck(host, summary, fault)

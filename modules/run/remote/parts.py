@@ -34,6 +34,7 @@ from modules.run.hosts.ssh_command import HostError, Unreachable, last_lines, ta
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.local_settings import is_local
 from modules.run.remote.link import Echo, Link, LinkLost, connect, home_of, with_reconnects
+from modules.run.remote.run_copy import mark_stage
 from modules.run.remote.sending import Hello, Push, only_there, own_settings, places_there
 
 _LOOKS_EVERY_S: Final = 0.5
@@ -89,7 +90,7 @@ def for_machines(config: TrainConfig, host: Host, others: Sequence[Host]) -> Tra
         takes_part = f"{named([host, *others])} {'take' if others else 'takes'} part"
         raise ConfigError(
             f"num_nodes is {config.num_nodes}, but {takes_part} in a run that is started on another machine",
-            f"Set num_nodes={count}, or name the other machines: --with NAME,NAME",
+            f"Set num_nodes={count}, or name those that join it: --with NAME,NAME, or their switches under Multi-GPU",
         )
     if not others:
         return config
@@ -119,7 +120,7 @@ def address_of(config: TrainConfig, host: Host) -> str:
     if found := target_address(host):
         return found
     raise ConfigError(
-        f"ssh reaches {host.name} through another machine, so its address for the others is not known",
+        f"at which address the others reach {host.name} is not known: ssh reaches it through a proxy, or does not say",
         "Set master_addr to its address in the network of all",
     )
 
@@ -257,6 +258,7 @@ class Gathering:
         joining, printed = link.read(_Joining)
         if not joining.is_active and not is_stopped:
             said = last_lines(printed.decode(errors="replace")) or "nothing"
+            mark_stage(self.folder, "running")  # which it was; follow shows its end
             raise HostError(f"{self.run} has ended on {self.host} before all had joined; its last lines: {said}")
         return joining
 
