@@ -204,6 +204,17 @@ def _others(options: argparse.Namespace, host: Host, before: Sequence[str] = ())
     return machines_with(host, names, ADD)
 
 
+def _require_joined(folder: RunFolder, others: Sequence[Host]) -> None:
+    """Raise ConfigError unless the run that has started waits for these machines."""
+    copy = read_copy(folder)
+    assert copy is not None  # as its start was found
+    if (given := ",".join(each.name for each in others)) != (before := ",".join(copy.joined)):
+        raise ConfigError(
+            f"--with is {given!r}, but {folder.name} has started on {copy.machine} with {before!r}",
+            "Give the same ones, or stop it there and give another --run_name",
+        )
+
+
 def _add_ending(action: argparse.ArgumentParser, of: str) -> None:
     action.add_argument(
         "--stop_after", type=float, metavar="HOURS", help=f"{of}back up and pause there after N hours; 0: no limit"
@@ -320,6 +331,7 @@ def start(options: argparse.Namespace) -> int:
     if config.run_name is not None:
         former = RunFolder(Path(config.runs_dir) / config.run_name)
         if (start_id := has_come_about(former, host, echo)) is not None:
+            _require_joined(former, others)
             let_join(former, config, host, start_id, token, echo, others)
             mark_stage(former, "running")
             _go_on(options, former, host, config.runs_dir)

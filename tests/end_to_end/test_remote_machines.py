@@ -148,8 +148,8 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
     # As the window starts it, by the program beside the copy
     assert "on 2 machines" in remote(tmp_path, "check", *start[1:], "--run_name", "lost")
     allow_family(config.family, trust=True, ask=None)
-    there = {"runs_dir": str(tmp_path / "runs"), "run_name": "lost", "master_addr": alpha.host.address}
-    begun = begin(config.model_copy(update=there), "alpha", sends_token=False, joined=["beta"])
+    changes = {"runs_dir": str(tmp_path / "runs"), "run_name": "lost", "master_addr": alpha.host.address}
+    begun = begin(config.model_copy(update=changes), "alpha", sends_token=False, joined=["beta"])
     assert not isinstance(begun, NotReady)
     folder, attendant = begun
     while not (lost := Run(folder)).folder.events_file.exists() or not lost.losses:

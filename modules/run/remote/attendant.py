@@ -79,9 +79,12 @@ def send_data(
     OSError.
     """
     uploads = _startable_uploads(config, host, run, echo, others)
-    for each in uploads:
-        if off := call_off(each):
+    for name in uploads:
+        if off := call_off(name):
             echo(off)
+    for each in others:
+        if each.then:
+            echo(f"Note: the command of {each.name} does not run after this run; only that of {host.name} does.")
     return send_to_all([host, *others], lambda each, *told: _push_of(uploads[each.name], *told), echo, share)
 
 

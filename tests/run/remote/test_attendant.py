@@ -112,7 +112,9 @@ def test_what_is_removed_before_the_start_is_sent_again(home: Path, folder: RunF
     assert [len(list((home / "data").rglob(name))) for name in ("00.png", "01.png")] == [1, 1]
 
 
-def test_a_run_that_others_cannot_join_has_started_all_the_same(home: Path, folder: RunFolder, tmp_path: Path) -> None:
+def test_a_run_that_others_cannot_join_has_started_all_the_same(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It has ended at once, which follow shows; nobody waits for it, and the same start again is another one."""
     (home / "code" / "scripts" / "train.py").write_text("print('a fault in the settings')")
     host, other = (
@@ -130,7 +132,14 @@ def test_a_run_that_others_cannot_join_has_started_all_the_same(home: Path, fold
     copy = read_copy(folder)
     assert copy is not None
     assert copy.stage == "running"
+    (folder.commands_dir / "stop").touch()  # as Stop in the window does, which is no fault
+    start_there(folder, config, host, "1", {}, "", [Push([], silent)] * 2, silent, [other])
     assert not (tmp_path / "other" / "state").exists()
+    add_host(other)
+    mark_copy(folder, copy.model_copy(update={"stage": "sending", "joined": []}))
+    save_config(config, tmp_path / "cats.json")
+    assert remote.main(["start", "beta", str(tmp_path / "cats.json"), "--with", "gamma"]) == 2
+    assert "--with is 'gamma', but x has started on beta with ''" in capsys.readouterr().err
 
 
 def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunFolder) -> None:
