@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,20 @@ class Machine:
     def processes(self) -> list[int]:
         """What runs there besides."""
         return sorted(set(self.host.processes()) - self.sshd)
+
+    def kill(self) -> None:
+        """End all of them at once."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def known_to_everybody(self) -> bytes:
+        """The arguments and variables of these processes."""
+        found = b""
+        for pid in self.processes():
+            with suppress(OSError):  # it has ended
+                found += b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        return found
 
     def wait_until_idle(self) -> None:
         deadline = time.monotonic() + 100
@@ -108,13 +122,9 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
     assert "All 2 machines have joined: alpha and beta." in said
 
     secret = (alpha.home / "runs" / "x" / "log" / "join_line.txt").read_text().split("=")[1].split()[0].encode()
-    commands = [Path(f"/proc/{pid}") for each in machines for pid in each.processes()]
-    assert {
-        each for each in commands for name in ("cmdline", "environ") if secret in (each / name).read_bytes()
-    } == set()
-    assert "part of the run x of alpha, active" in remote(tmp_path, "list", "beta")
-    assert "takes part in the run x, which is active on alpha" in remote(tmp_path, "clean", "beta", "--yes", code=3)
-    assert "only takes part in the run x, which is on alpha" in remote(tmp_path, "stop", "beta", "x", code=3)
+    for each in machines:
+        assert each.processes()
+        assert secret not in each.known_to_everybody()
     there = Run(RunFolder(alpha.home / "runs" / "x"))
     while len(there.losses) < 3:
         assert alpha.processes()
@@ -148,15 +158,18 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
     # As the window starts it, by the program beside the copy
     assert "on 2 machines" in remote(tmp_path, "check", *start[1:], "--run_name", "lost")
     allow_family(config.family, trust=True, ask=None)
-    changes = {"runs_dir": str(tmp_path / "runs"), "run_name": "lost", "master_addr": alpha.host.address}
-    begun = begin(config.model_copy(update=changes), "alpha", sends_token=False, joined=["beta"])
+    changes = {"run_name": "lost", "max_steps": 10_000, "epochs": 10_000, "master_addr": alpha.host.address}
+    long = config.model_copy(update={**changes, "runs_dir": str(tmp_path / "runs")})
+    begun = begin(long, "alpha", sends_token=False, joined=["beta"])
     assert not isinstance(begun, NotReady)
     folder, attendant = begun
     while not (lost := Run(folder)).folder.events_file.exists() or not lost.losses:
         assert attendant.poll() is None, (folder.log_dir / "remote.txt").read_text()
         time.sleep(0.1)
-    for pid in beta.processes():
-        os.kill(pid, signal.SIGKILL)
+    assert "part of the run lost of alpha, active" in remote(tmp_path, "list", "beta")
+    assert "takes part in the run lost, which is active on alpha" in remote(tmp_path, "clean", "beta", "--yes", code=3)
+    assert "only takes part in the run lost, which is on alpha" in remote(tmp_path, "stop", "beta", "lost", code=3)
+    beta.kill()
     while (copy_of := read_copy(folder)) is not None and copy_of.stage != "complete":
         assert not copy_of.fault
         time.sleep(0.1)
