@@ -45,6 +45,7 @@ from modules.run.remote.attendant import (
     has_come_about,
     is_started,
     launch_attendant,
+    let_join,
     limit_of,
     may_have_started,
     new_start_id,
@@ -65,6 +66,7 @@ from modules.run.remote.machine import (
     runs_there,
     time_and_cost,
 )
+from modules.run.remote.parts import bring_logs, for_machines, machines_with, resumed_with, together
 from modules.run.remote.preflight import preflight_there
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
@@ -181,10 +183,14 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--runs_dir", default="runs", metavar="DIR", help="of --resume, where the copy is (default: runs)"
     )
+    _add_with(
+        start, "machines of the list that join the run, with NAME as machine 0; of --resume, in place of those before"
+    )
     start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
     _add_ending(start, "this start, in place of what add has set: ")
     check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
     check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
+    _add_with(check, "machines that would join the run: whether they can, and reach NAME")
     preflight = action("preflight", "test the devices, disks and data there for a run, as scripts/preflight.py does")
     preflight.add_argument(
         "config",
@@ -220,6 +226,28 @@ def parser() -> argparse.ArgumentParser:
     beside = actions.add_parser("attend")  # internal: all stages of a run that the window has begun
     beside.add_argument("--run_folder", required=True)
     return top
+
+
+def _add_with(action: argparse.ArgumentParser, text: str) -> None:
+    action.add_argument("--with", dest="others", metavar="NAME,NAME", help=text)
+
+
+def _others(options: argparse.Namespace, host: Host, before: Sequence[str] = ()) -> list[Host]:
+    """The machines of --with, "beta,gamma"; without it those of `before`. Raises ConfigError."""
+    given = options.others
+    names = before if given is None else [name for each in given.split(",") if (name := each.strip())]
+    return machines_with(host, names, ADD)
+
+
+def _require_joined(folder: RunFolder, others: Sequence[Host]) -> None:
+    """Raise ConfigError unless the run that has started waits for these machines."""
+    copy = read_copy(folder)
+    assert copy is not None  # as its start was found
+    if (given := ",".join(each.name for each in others)) != (before := ",".join(copy.joined)):
+        raise ConfigError(
+            f"--with is {given!r}, but {folder.name} has started on {copy.machine} with {before!r}",
+            "Give the same ones, or stop it there and give another --run_name",
+        )
 
 
 def _add_ending(action: argparse.ArgumentParser, of: str) -> None:
@@ -340,27 +368,33 @@ def start(options: argparse.Namespace) -> int:
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     if options.send_token and not token:
         raise ConfigError("--send_token is given, but HF_TOKEN is not set in this shell", "Set it, or leave it out")
+    others = _others(options, host)
+    config = for_machines(config, host, others)
     if config.run_name is not None:
         former = RunFolder(Path(config.runs_dir) / config.run_name)
-        if has_come_about(former, host, echo):
+        if (start_id := has_come_about(former, host, echo)) is not None:
+            _require_joined(former, others)
+            let_join(former, config, host, start_id, token, echo, others)
+            mark_stage(former, "running")
             _go_on(options, former, host, config.runs_dir)
             return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
     check_job(config, host, options.job)
-    push = send_data(config, host, config.run_name or "", echo)
+    pushes = send_data(config, host, config.run_name or "", echo, others=others)
     was_there = config.run_name is not None and os.path.lexists(Path(config.runs_dir) / config.run_name)
     folder = RunFolder.create(config)
-    copy = Copy(machine=host.name, stage="sending", id=new_start_id())
+    copy = Copy(machine=host.name, stage="sending", id=new_start_id(), joined=[each.name for each in others])
     is_asked = False
     try:
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
         keep_command(copy.id, host)
-        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
+        limit = limit_of(config, together(host, others))
+        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit}
         with pidfile_held(folder):
             is_asked = True
-            start_there(folder, config, host, copy.id, flags, token, push, echo, given=options.job)
+            start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=options.job)
         mark_stage(folder, "running")
     except BaseException:
         if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
@@ -419,9 +453,11 @@ def check(options: argparse.Namespace) -> int:
     _require_slurm(options, host)
     training, config = _training(options)
     allow_code(config, trust=training.trust_code)
+    others = _others(options, host)
+    config = for_machines(config, host, others)
     check_job(config, host, options.job)
     flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu}
-    code = check_there(config, host, flags, echo, options.job)
+    code = check_there(config, host, flags, echo, given=options.job, others=others)
     echo(f"Nothing was started on {host.name}{'' if code == FINISHED else ', and it could not be: see above'}.")
     return code
 
@@ -466,26 +502,33 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
     with opened_copy(options.runs_dir, options.config, host.name) as folder:
         before = read_copy(folder)
         assert before is not None  # as it was above
+        others = _others(options, host, before.joined)
         is_cut = before.stage == "sending" and before.resumes and bool(before.id)
         if is_cut and is_started(folder, host, before.id, echo):
             start_id = before.id
+            let_join(folder, load_config(folder.config_file), host, start_id, token, echo, others)
         else:
-            start_id = _resume_copy(folder, before, host, token, options.job)
-        mark_copy(folder, Copy(machine=host.name, id=start_id))
+            start_id = _resume_copy(folder, before, host, token, others, options.job)
+        mark_copy(folder, Copy(machine=host.name, id=start_id, joined=[each.name for each in others]))
     _go_on(options, folder, host, options.runs_dir)
     return FINISHED
 
 
-def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str, given: Sequence[str]) -> str:
+def _resume_copy(
+    folder: RunFolder, before: Copy, host: Host, token: str, others: Sequence[Host], given: Sequence[str]
+) -> str:
     """The id of the start that resumes it there; the copy is as `before` if that is known not to have come about."""
     config = load_config(folder.config_file)
     allow_code(config, trust=False)
-    push = send_data(config, host, "", echo)
-    copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True))
+    config, flags = resumed_with(config, host, others)
+    pushes = send_data(config, host, "", echo, others=others)
+    names = [each.name for each in others]
+    copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True), joined=names)
     mark_copy(folder, copy)
     try:
         keep_command(copy.id, host)
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given=given)
+        flags |= limit_of(config, together(host, others))
+        start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):
             mark_copy(folder, before)
@@ -532,16 +575,24 @@ def follow(options: argparse.Namespace) -> int:
             echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
             return INTERRUPTED
         mark_stage(folder, "pulling")
+        others = _that_joined(folder)
+        bring_logs(folder, others)
     if code is None:
         why = "it was killed, or the machine was restarted" if follower.job is None else str(follower.job).rstrip(".")
         raise HostError(
             f"{options.run} has ended on {host} without an exit code: {why}",
             "Its backups are there: pull them, and resume here with --resume",
         )
-    took = time_and_cost(follower.seconds, host)
+    took = time_and_cost(follower.seconds, together(host, others))
     echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
     echo(f"Get its results: {_command('pull', options)}")
     return code
+
+
+def _that_joined(folder: RunFolder) -> list[Host]:
+    """The machines that take part in the run of a copy, as far as they are in the list still."""
+    copy = read_copy(folder)
+    return [host for host in read_hosts() if copy is not None and host.name in copy.joined]
 
 
 class _Teller:

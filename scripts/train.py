@@ -60,6 +60,7 @@ from scripts.train_options import (
     config_of_resumed_run,
     hosts_of,
     join_line,
+    joining_of,
     parser,
     token_of,
 )
@@ -136,6 +137,7 @@ def start(config: TrainConfig, options: argparse.Namespace) -> int:
         require_multi_gpu=options.require_multi_gpu,
         token=options.token,
         hosts=hosts_of(options),
+        joining=joining_of(options),
     )
     code = notifying(options.notify, folder, run)
     if config.run_name is None and options.start_in is None:
@@ -167,6 +169,7 @@ def resume(config: TrainConfig, options: argparse.Namespace) -> int:
                 require_multi_gpu=options.require_multi_gpu,
                 token=options.token,
                 hosts=hosts_of(options),
+                joining=joining_of(options),
             )
             if code == BAD_CONFIG:
                 folder.config_file.write_bytes(previous)

@@ -101,6 +101,8 @@ def parser() -> argparse.ArgumentParser:
     # internal: set by the supervisor for the processes of a run, and by the window for a run folder it has created
     for internal in ("--run_folder", "--spawn", "--port", "--start_in"):
         top.add_argument(internal, help=argparse.SUPPRESS)
+    # internal: NAME,NAME of machines that another computer has join this one
+    top.add_argument("--joining", help=argparse.SUPPRESS)
     # internal: of --dry_run for another computer, which has the config's images here or not yet
     top.add_argument("--remote_check", choices=("all", "no_data"), help=argparse.SUPPRESS)
     add_version(top)
@@ -177,6 +179,11 @@ def token_of(config: TrainConfig, options: argparse.Namespace, in_environment: s
 def hosts_of(options: argparse.Namespace) -> list[Host]:
     """The machines that this run starts over ssh. Raises ConfigError for a name that is not in the list."""
     return named_hosts(options.hosts)
+
+
+def joining_of(options: argparse.Namespace) -> list[str]:
+    """The names of the machines that another computer has join this run."""
+    return [] if options.joining is None else options.joining.split(",")
 
 
 def check_hosts(config: TrainConfig, options: argparse.Namespace, rank_env: RankEnv | None) -> None:

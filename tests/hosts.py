@@ -123,6 +123,25 @@ def two_hosts(
             subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True, check=False)
 
 
+@contextmanager
+def uplinks(*hosts: Host) -> Iterator[list[str]]:
+    """A network of its own between this machine and each host, in which no other host is: their addresses there."""
+    addresses = []
+    try:
+        for place, host in enumerate(hosts):
+            number, name = host.address.split(".")[2], f"up{place}-{os.getpid()}"
+            _ip("link", "add", name, "type", "veth", "peer", "uplink", "netns", host.namespace)
+            addresses.append(f"10.78.{number}.{4 * place + 2}")
+            _ip("address", "add", f"10.78.{number}.{4 * place + 1}/30", "dev", name)
+            _ip("-n", host.namespace, "address", "add", f"{addresses[-1]}/30", "dev", "uplink")
+            _ip("link", "set", name, "up")
+            _ip("-n", host.namespace, "link", "set", "uplink", "up")
+        yield addresses
+    finally:
+        for place in range(len(addresses)):
+            subprocess.run(["ip", "link", "delete", f"up{place}-{os.getpid()}"], capture_output=True, check=False)
+
+
 def _ip(*arguments: str) -> None:
     _run("ip", *arguments)
 

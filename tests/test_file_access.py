@@ -56,6 +56,7 @@ ALLOWED = {
     "modules/run/join/join_line.py": (["os.open"], "a new file"),
     "modules/run/join/same_run.py": (["os.open"], "a new file"),
     "modules/run/remote/far_files.py": (["open", "shutil.rmtree"], "its own folder there"),
+    "modules/run/remote/far_part.py": (["open"], "Tandem's own folder there"),
     "modules/run/remote/far_side.py": (["json.load", "open", "os.open", "shutil.rmtree"], "its own folder there"),
     "modules/run/remote/slurm_jobs.py": (["open"], "its own folder there"),
     "modules/run/preflight_report/start.py": (["open"], OWN),

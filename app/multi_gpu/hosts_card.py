@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from app.multi_gpu.joining import can_join, machine_count, switch, switched_on
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -26,11 +27,16 @@ from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import home_of, is_for_runs
 from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
+from modules.run.remote.parts import named
 from modules.run.slurm.options import words_for_each_start
 
 _ABOUT: Final = (
     "Train starts these machines itself over ssh. Machines that are not in this list join with the line that a waiting "
     "run shows."
+)
+_ABOUT_PLACE: Final = (
+    "Train starts the run on {place}, as chosen beside Train. Machines that are switched on here join it there, if "
+    "Tandem has set them up by itself. This computer takes no part."
 )
 WIDTH: Final = 460  # unscaled pixels
 _FIELDS: Final = (
@@ -90,6 +96,7 @@ class HostsCard:
         self._rows.pack(fill="x", padx=theme.px(16), pady=(theme.px(8), theme.px(6)))
         self.effect = self._line("", theme.MUTED)
         self.read()
+        state.subscribe("run", self.refresh, self.frame)  # where Train starts the run
 
     def read(self) -> None:
         """Show the list as it is on the disk."""
@@ -105,8 +112,10 @@ class HostsCard:
 
     def refresh(self) -> None:
         """Show what the switches do with the current settings."""
-        for name, switch in self.switches.items():
-            switch.show(name in self._state.preferences.hosts)
+        for name, switch_of in self.switches.items():
+            switch_of.show(name in self.on)
+        place = self._state.preferences.place
+        self._about.configure(text=_ABOUT_PLACE.format(place=place) if place else _ABOUT)
         self._show_effect(*((self._fault, theme.BAD) if self._fault else self._describe_effect()))
 
     def add(self) -> None:
@@ -140,7 +149,7 @@ class HostsCard:
     @property
     def on(self) -> list[str]:
         """The machines that are switched on, in the order of the list."""
-        return [host.name for host in self.hosts if host.name in self._state.preferences.hosts]
+        return switched_on(self._state, self.hosts)
 
     def _tested(self, check: HostCheck) -> None:
         colour = theme.BAD if check.fault else theme.GOOD
@@ -151,32 +160,29 @@ class HostsCard:
         self.test(host)
 
     def _switch(self, name: str, is_on: bool) -> None:
-        """Remember the switch; the number of machines follows, those who join by hand stay counted."""
-        before = len(self.on)
-        others = [other for other in self._state.preferences.hosts if other != name]
-        self._state.preferences.hosts = [*others, name] if is_on else others
-        self._state.preferences.save()
-        draft, now, machines = self._state.draft, len(self.on), self._machines()
-        is_short = is_on and machines is not None and machines <= now
-        if is_short or (not is_on and machines == before + 1):
-            draft.set("num_nodes", now + 1)
-        if is_on and draft.get("enable_multi_gpu") is not True:
-            draft.set("enable_multi_gpu", True)
+        """Remember the switch, or say why it cannot be on."""
+        host = next(host for host in self.hosts if host.name == name)
+        if is_on and not can_join(self._state, host):
+            self._state.say(f"{self._tooltip(host)}.")
+        else:
+            switch(self._state, self.hosts, name, is_on)
         self.refresh()
-
-    def _machines(self) -> int | None:
-        """How many there are in all, which may just have been typed; None if that is no number."""
-        machines = str(self._state.draft.get("num_nodes"))
-        return int(machines) if machines.isdecimal() else None
+        self._state.notify("run")  # the menu beside Train says who joins
 
     def _describe_effect(self) -> tuple[str, theme.Colour]:
-        names, machines = self.on, self._machines()
+        names, machines, place = self.on, machine_count(self._state), self._state.preferences.place
         if not names or machines is None:
             return "", theme.MUTED
         if machines < 2 or self._state.draft.get("enable_multi_gpu") is not True:
-            return "“Number of machines” is 1 or multi-GPU is off, so Train uses this machine alone.", theme.WARN
+            alone = f"{place or 'this machine'} alone"
+            return f"“Number of machines” is 1 or multi-GPU is off, so Train uses {alone}.", theme.WARN
         started, left, by_hand = names[: machines - 1], names[machines - 1 :], machines - 1 - len(names)
         sentence = f"Train starts {' and '.join(started)}, {machines} machines in all."
+        if place:
+            join = "joins" if len(started) == 1 else "join"
+            sentence = f"Train starts the run on {place}, and {named(started)} {join} it there."
+            if by_hand > 0:
+                return f"{sentence} “Number of machines” is {machines}: set {len(names) + 1}.", theme.WARN
         if left:
             stays = "stays" if len(left) == 1 else "stay"
             return f"{sentence} {' and '.join(left)} {stays} out: raise “Number of machines”.", theme.WARN
@@ -198,10 +204,10 @@ class HostsCard:
         row.pack(fill="x", pady=(0, theme.px(10)))
         line = frame(row)
         line.pack(fill="x")
-        switch = Switch(line, partial(self._switch, host.name))
-        switch.pack(side="left", padx=(0, theme.px(10)))
-        add_tooltip(switch, f"Whether Train starts {host.name}")
-        self.switches[host.name] = switch
+        switch_of = Switch(line, partial(self._switch, host.name))
+        switch_of.pack(side="left", padx=(0, theme.px(10)))
+        add_tooltip(switch_of, lambda: self._tooltip(host))
+        self.switches[host.name] = switch_of
         for icon, tooltip, action in (("trash", "Remove", self.remove), ("more", "Change", self.change)):
             Button(
                 line, icon=icon, command=partial(action, host), style="quiet", bg=theme.CARD, tooltip=tooltip
@@ -217,6 +223,15 @@ class HostsCard:
         result.pack(fill="x", pady=(theme.px(2), 0))
         self._labels[host.name] = result
         self._show_result(host.name, *self.results.get(host.name, (host.folder, theme.MUTED)))
+
+    def _tooltip(self, host: Host) -> str:
+        place = self._state.preferences.place
+        if not place:
+            return f"Whether Train starts {host.name}"
+        if host.name == place:
+            return "Train starts the run here"
+        joins = f"Whether {host.name} joins the run on {place}"
+        return joins if is_for_runs(host) else f"{host.name} was set up by hand, and joins only runs on this computer"
 
     def _show_result(self, name: str, sentence: str, colour: theme.Colour) -> None:
         self.results[name] = (sentence, colour)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import setting_named, with_titles
+from app.multi_gpu.joining import joining
 from app.runs.ask_existing import (
     Answer,
     ExistingRun,
@@ -43,7 +44,7 @@ from modules.run.launch.detached import next_free_name
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.place_run import check_startable
-from modules.run.remote.attendant import ADD, begin, go_on, launch_attendant, resume_there
+from modules.run.remote.attendant import ADD, NotReady, begin, go_on, launch_attendant, resume_there
 from modules.run.remote.machine import why_not_set_up
 from modules.run.remote.run_copy import read_copy
 
@@ -131,19 +132,14 @@ class RunActions:
     def _start_there(self, config: TrainConfig) -> None:
         """Start a run on the machine that was chosen; set it up first if it must be."""
         place, sends_token = self._state.preferences.place, self._state.preferences.sends_token
+        make = partial(begin, config, place, sends_token=sends_token, joined=joining(self._state))
 
-        def make() -> tuple[RunFolder, subprocess.Popen[bytes]] | str | None:
-            try:
-                return begin(config, place, sends_token=sends_token)
-            except (UnknownKey, ChangedKey, KeyRefused):
-                return None
-
-        def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | str | None) -> None:
+        def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | NotReady) -> None:
             self._unmark_starting()
-            if found is None:
-                self._state.views.connect(place)  # which shows the key, or the line that helps
-            elif isinstance(found, str):
-                self._state.views.set_up(place, found, self.train)
+            if isinstance(found, NotReady) and found.why:
+                self._state.views.set_up(found.machine, found.why, self.train)
+            elif isinstance(found, NotReady):
+                self._state.views.connect(found.machine)  # which shows the key, or the line that helps
             else:
                 self._launched(*found)
 

@@ -12,6 +12,7 @@ from modules.run.endings import ENDINGS, Ending
 from modules.run.exit_codes import FINISHED
 from modules.run.format_duration import in_words
 from modules.run.format_progress import format_progress
+from modules.run.remote.parts import named
 from modules.run.remote.run_copy import Copy
 from modules.run.view.event_records import Finished, Message, Phase, Step
 from modules.run.view.run_view import RunView
@@ -129,7 +130,7 @@ def _status_there(copy: Copy, found: Status, now: float) -> Status:
     if copy.job and copy.stage == "running":
         asked = "It is taken out of the queue. " * (found.kind == "stopping")
         return Status("waiting", f"In the queue of {name}", "busy", f"{asked}{copy.job}", True, found.fraction)
-    return replace(found, title=f"{found.title} on {name}")
+    return replace(found, title=f"{found.title} on {named([name, *copy.joined])}")
 
 
 def _status_of_left(copy: Copy, found: Status, now: float) -> Status:

@@ -7,6 +7,7 @@ import shlex
 from functools import partial
 from typing import Final
 
+from app.multi_gpu.joining import can_join, joining, switch
 from app.state import AppState
 from app.widgets.buttons import Button, popup_menu
 from modules.config import ConfigError
@@ -36,6 +37,14 @@ def open_place_menu(state: AppState, button: Button) -> None:
         ending += [f"{when} runs {host.then}"] if host.then else []
         detail = printable(", ".join([host.target, *ending]), 70)
         menu.add_command(f"On {host.name}", choose, detail=detail, is_chosen=host.name == preferences.place)
+    others = [host for host in hosts if can_join(state, host)] if preferences.place else []
+    if others:
+        menu.add_heading(f"Those with a tick join the run on {preferences.place}")
+    on = joining(state)
+    for host in others:
+        toggle = partial(_switch, state, host.name, host.name not in on)
+        detail = "Its GPUs train with those there; it gets the data as well"
+        menu.add_command(f"With {host.name}", toggle, detail=detail, is_chosen=host.name in on)
     menu.add_separator()
     menu.add_command(
         "Add a machine…", state.views.add_machine, icon="plus", detail="Rented, or your own: ssh reaches it"
@@ -73,6 +82,13 @@ def _choose(state: AppState, name: str) -> None:
     state.notify("run")
     if name:
         state.views.connect(name)  # what it lacks is said now, not at Train
+
+
+def _switch(state: AppState, name: str, is_on: bool) -> None:
+    switch(state, read_hosts(), name, is_on)
+    state.notify("run")
+    if is_on:
+        state.views.connect(name)  # as above
 
 
 def _send_token(state: AppState) -> None:

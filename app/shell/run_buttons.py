@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from app.multi_gpu.joining import joining
 from app.runs.actions import RunActions
 from app.runs.status import LEFT, NO_RUN, STOPPED, Status
 from app.shell.place_menu import open_place_menu
@@ -14,6 +15,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, Overflow, Style, add_tooltip, frame
 from app.widgets.ellipsis import fit
 from app.widgets.text_width import text_width
+from modules.run.remote.parts import named
 
 ICON_WIDTH: Final = 34
 LABELLED_WIDTH: Final = 88  # of buttons with text in a wide window
@@ -73,7 +75,7 @@ class RunButtons(tk.Frame):
             if self._has_changed(f"can {name}", allowed):
                 button: Button = getattr(self, name)
                 button.configure(state="normal" if allowed else "disabled")
-        self._show_place(self._state.preferences.place)
+        self._show_place(self._state.preferences.place, len(joining(self._state)))
         is_left = status.kind in LEFT
         if self._has_changed("left", is_left):
             self._labels[self.resume] = "Continue" if is_left else "Resume"
@@ -89,9 +91,10 @@ class RunButtons(tk.Frame):
         self._set_visible(self.join, status.kind == "waiting" and self._joins_by_hand())
         self._set_visible(self.result, status.has_result and not self._actions.is_starting)
 
-    def _show_place(self, place: str) -> None:
-        """The name of another machine, as far as there is room for it; this computer needs none."""
-        name = fit(self, place, theme.tk_font(), theme.px(WIDEST_PLACE - BESIDE_LABEL))
+    def _show_place(self, place: str, others: int) -> None:
+        """The name of another machine and how many join it, as far as there is room; this computer needs none."""
+        whole = f"{place} +{others}" if others else place
+        name = fit(self, whole, theme.tk_font(), theme.px(WIDEST_PLACE - BESIDE_LABEL))
         if self._labels[self.where] != name:
             self._labels[self.where] = name
             self._label(self.where, shown=self._level > 2)
@@ -107,7 +110,8 @@ class RunButtons(tk.Frame):
         reason = self.reasons().get(name, "")
         run_name = "" if run is None else run.folder.name
         said = help_text(name, reason, run_name, is_stopping=self.status.kind in STOPPED)
-        return said.replace("{place}", self._state.preferences.place or "this computer")
+        place = self._state.preferences.place
+        return said.replace("{place}", named([place, *joining(self._state)]) if place else "this computer")
 
     def _build(self) -> None:
         actions = self._actions

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from app.multi_gpu.hosts_card import HostDialog, ask_to_remove, runs_dirs_of, take_off_list
+from app.multi_gpu.joining import joining
 from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.shell.ask import Choice, ask
 from app.state import AppState
@@ -93,6 +94,9 @@ class AddMachine:
             HostDialog(self._owner, self.connect, host, self._state, for_runs=True).show()
 
     def _choose(self, host: Host) -> None:
+        if host.name in joining(self._state):
+            self._state.say(f"{host.name} is ready: it joins the runs on {self._state.preferences.place}.")
+            return
         self._state.preferences.place = host.name
         self._state.preferences.save()
         self._state.place.refresh()
@@ -182,7 +186,9 @@ class CheckWindow(_RemoteWindow):
             return
         file = self.file("config.json")
         save_config(config, file)
-        self.run_remote("Checking…", ["check", self._host.name, str(file)])
+        others = joining(self.state) if self._host.name == self.state.preferences.place else []
+        more = ["--with", ",".join(others)] if others else []
+        self.run_remote("Checking…", ["check", self._host.name, str(file), *more])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Say what came of it."""

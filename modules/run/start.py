@@ -37,12 +37,13 @@ def start_run(
     require_multi_gpu: bool = False,
     token: str | None = None,
     hosts: Sequence[Host] = (),
+    joining: Sequence[str] = (),
 ) -> int:
     """Run `config` in `folder` to its end and return its exit code.
 
     If the processes of this machine cannot form a group before the first step, one device trains instead, unless
     `require_multi_gpu`. A run on several machines waits for them to join, with `token` or a generated one; it starts
-    `hosts` itself over ssh.
+    `hosts` itself over ssh, and another computer has the machines of the names `joining` join.
     Raises TandemError if this machine cannot run the config, or another machine does not join.
     """
     with pidfile_held(folder), PortReservations() as ports:
@@ -51,7 +52,7 @@ def start_run(
         if plan.num_nodes > 1:
             events = EventLog(folder.events_file)
             try:
-                return MachinesStart(config, folder, echo, events, extra_args, ports, hosts).run(plan, token)
+                return MachinesStart(config, folder, echo, events, extra_args, ports, hosts, joining).run(plan, token)
             finally:
                 remove_join_line(folder)
                 events.close()

@@ -64,8 +64,10 @@ class MachinesStart:
         extra_args: Sequence[str],
         ports: PortReservations,
         hosts: Sequence[Host] = (),
+        joining: Sequence[str] = (),
     ) -> None:
-        """`hosts` are started over ssh once this machine listens; all others join by hand. `ports` are the run's."""
+        """`hosts` are started over ssh once this machine listens, and another computer has those of the names `joining`
+        join; all others join by hand. `ports` are the run's."""
         self._config = config
         self._folder = folder
         self._echo = echo
@@ -74,7 +76,7 @@ class MachinesStart:
         self._ports = ports
         self._started_at = time.time()
         self._supervisor: Supervisor | None = None
-        self._hosts = hosts
+        self._hosts, self._joining = hosts, joining
         self._remote = RemoteMachines(hosts, folder.log_dir, echo)
         self._has_started = False
         self._printed: tuple[str, ...] = ()  # the notes of the plan
@@ -97,7 +99,7 @@ class MachinesStart:
                 token=token,
                 folder_proofs=prove_run(self._folder, token),
                 resume=self._resume,
-                names=self._remote.names,
+                names=[*self._remote.names, *self._joining],
                 record=lambda failure: record_failure(self._folder, failure, keep_existing=True),
                 report_stop=self._stop_with_others,
                 take_in=self._take_in,
@@ -365,7 +367,8 @@ class MachinesStart:
         write_join_line(self._folder, join_line)
         file = self._folder.join_line_file
         if not self._by_hand:
-            echo(f"This is machine 0 of {plan.num_nodes}; it starts the others over ssh.")
+            others = f"{' and '.join(self._joining)} will join" if self._joining else "it starts the others over ssh"
+            echo(f"This is machine 0 of {plan.num_nodes}; {others}.")
             return
         others = "the other machine" if self._by_hand == 1 else f"each of the {self._by_hand} other machines"
         echo(
@@ -383,7 +386,7 @@ class MachinesStart:
     @property
     def _by_hand(self) -> int:
         """How many machines join with the line, and are not started by this one."""
-        return self._config.num_nodes - 1 - len(self._hosts)
+        return self._config.num_nodes - 1 - len(self._hosts) - len(self._joining)
 
     @property
     def _resume(self) -> str:

@@ -33,9 +33,10 @@ from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
 from modules.run.hosts.hardware import Hardware
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host, hosts_file
+from modules.run.hosts.host_list import add_host, hosts_file, remove_host
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.queue.folder import RunQueue
+from modules.run.remote.machine import host_for_runs
 from tests import ssh_server
 from tests.app.driver import Driver
 from tests.app.fake_runs import active, make_fake_run
@@ -632,6 +633,45 @@ def test_a_machine_is_added_tested_and_started_by_train(
     assert "beta" not in driver.text(card.frame)
     driver.settle()
     assert card.frame.winfo_height() == height
+
+
+def test_machines_join_a_run_on_another_one(section: Section, shared_driver: Driver, shared_home: Path) -> None:
+    """The switches of the card and the menu beside Train are the same; what was set up by hand joins this computer."""
+    driver, window, card = shared_driver, shared_driver.window, section.hosts
+    for name in ("alpha", "beta"):
+        add_host(host_for_runs(name, f"root@{name}.example"))
+    add_host(Host.make("gamma", "me@gamma.example", "~/tandem"))
+    driver.draft.new()
+    window.show_section("multi_gpu")
+    card.read()
+    window.preferences.place = "alpha"
+    window.state_.notify("run")
+    driver.settle()
+    assert "Train starts the run on alpha, as chosen beside Train." in driver.text(section)
+    for each in ("alpha", "gamma", "beta"):
+        driver.click_really(card.switches[each])
+    assert [name for name, each in card.switches.items() if each.get()] == window.preferences.hosts == ["beta"]
+    assert driver.draft.get("num_nodes") == 2
+    assert driver.draft.get("enable_multi_gpu") is True
+    assert "Train starts the run on alpha, and beta joins it there." in driver.text(section)
+    assert window.run_bar.buttons.where.cget("text") == "alpha +1"
+    driver.set("num_nodes", "3")
+    assert "“Number of machines” is 3: set 2." in driver.text(section)
+    driver.set("num_nodes", "2")
+    driver.click_really(window.run_bar.buttons.where)
+    menu = window.__dict__["open_popover_"]
+    assert [label for label in menu.labels() if label.startswith(("On ", "With "))] == [
+        *("On this computer", "On alpha", "On beta", "With beta"),
+    ]
+    menu.choose("With beta")
+    driver.settle()
+    assert driver.draft.get("num_nodes") == 1
+    assert window.run_bar.buttons.where.cget("text") == "alpha"
+    assert "beta" not in card.effect.cget("text")
+    window.preferences.place = ""
+    for host in list(card.hosts):
+        remove_host(host.name)
+    card.read()
 
 
 def test_machine_other_than_0_is_asked_to_join(section: Section, shared_driver: Driver, images: Path) -> None:

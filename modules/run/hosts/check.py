@@ -45,31 +45,33 @@ def check_host(host: Host) -> HostCheck:
     return compare(host, there, describe_this_machine())
 
 
-def compare(host: Host, there: Description, here: Description) -> HostCheck:
-    """Whether two machines can train together, by what they say of themselves."""
+def compare(host: Host, there: Description, here: Description, name_here: str = "this machine") -> HostCheck:
+    """Whether two machines can train together, by what they say of themselves; `name_here` is the second one's name."""
     packages = compare_packages(here.packages, there.packages, host.name)
-    different = [text.replace("machine 0", "this machine") for text in packages.errors]
+    different = [text.replace("machine 0", name_here) for text in packages.errors]
     if there.tandem != here.tandem:
-        version = f"Tandem is {printable(there.tandem, 100)} on {host.name} and {here.tandem} on this machine"
+        version = f"Tandem is {printable(there.tandem, 100)} on {host.name} and {here.tandem} on {name_here}"
         different.insert(0, version)
     elif there.code != here.code:
-        different.insert(0, f"Tandem's code on {host.name} differs from this machine's, both of version {here.tandem}")
+        different.insert(
+            0, f"Tandem's code on {host.name} differs from that on {name_here}, both of version {here.tandem}"
+        )
     summary = summary_of(there)
     if different and not host.allow_differences:
-        advice = "Install the same on both: git pull, then ./scripts/setup.sh."
+        advice = "Install the same on both: git pull, then ./scripts/setup.sh; or remote.py setup, which does both."
         return HostCheck(host, summary, f"{'; '.join(different)}. {advice}")
-    if fault := _without_gpu(host, there, here):
+    if fault := _without_gpu(host, there, here, name_here):
         return HostCheck(host, summary, fault)
     notes = [f"{'; '.join(different)}, which its entry allows."] if different else []
     notes += ["It has no GPU and trains on its CPU, as this machine does."] if not there.gpus else []
     return HostCheck(host, summary, notes=tuple(notes))
 
 
-def _without_gpu(host: Host, there: Description, here: Description) -> str:
+def _without_gpu(host: Host, there: Description, here: Description, name_here: str) -> str:
     if there.obstacle:
         return f"{host.name} cannot use its GPUs: {printable(there.obstacle).rstrip('.')}."
     if here.gpus and not there.gpus:
-        return f"{host.name} has no GPU that Tandem can use, and this machine has: check nvidia-smi there."
+        return f"{host.name} has no GPU that Tandem can use, and {name_here} has: check nvidia-smi there."
     return ""
 
 

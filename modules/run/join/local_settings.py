@@ -26,6 +26,7 @@ LOCAL_SETTINGS: Final = (
     "pin_memory",
     "prefetch_factor",
     "runs_dir",
+    "samples.N.reference",
     "training_adapter",
 )
 # Set by machine 0 for all machines, overriding a machine's own config file, or used by it alone.
@@ -39,7 +40,7 @@ def check_local_settings(assignments: Iterable[str]) -> None:
     """Raise ConfigError if a joining machine's `--set` names a setting of the whole run."""
     for assignment in assignments:
         name = assignment.partition("=")[0].strip().removeprefix("--")
-        if not _is_local(name):
+        if not is_local(name):
             raise ConfigError(
                 f"{name} applies to the whole run, so only machine 0 can set it; a joining machine may set only "
                 f"{', '.join(LOCAL_SETTINGS)}",
@@ -47,7 +48,8 @@ def check_local_settings(assignments: Iterable[str]) -> None:
             )
 
 
-def _is_local(name: str) -> bool:
+def is_local(name: str) -> bool:
+    """Whether each machine may choose this setting itself."""
     return _LOCAL.fullmatch(name) is not None
 
 
@@ -55,18 +57,18 @@ def shared_settings(config: TrainConfig) -> dict[str, str]:
     """Every setting that all machines must share: name -> value as text."""
     found: dict[str, str] = {}
     for name, value in dump(config).items():
-        if name == "concepts" and isinstance(value, list):
-            found |= _concept_settings(value)
+        if name in ("concepts", "samples") and isinstance(value, list):
+            found |= _settings_of_each(name, value)
         elif name == "family_options" and isinstance(value, dict):
-            found |= {path: str(each) for option, each in value.items() if not _is_local(path := f"{name}.{option}")}
-        elif not _is_local(name) and name not in _SET_BY_MACHINE_0:
+            found |= {path: str(each) for option, each in value.items() if not is_local(path := f"{name}.{option}")}
+        elif not is_local(name) and name not in _SET_BY_MACHINE_0:
             found[name] = str(value)
     return found
 
 
-def _concept_settings(concepts: list[Any]) -> dict[str, str]:
-    found = {"concepts": f"{len(concepts)} of them"}
-    for number, concept in enumerate(concepts):
-        each = ((f"concepts.{number}.{name}", str(value)) for name, value in concept.items())
-        found |= {path: value for path, value in each if not _is_local(path)}
+def _settings_of_each(group: str, items: list[Any]) -> dict[str, str]:
+    found = {group: f"{len(items)} of them"}
+    for number, item in enumerate(items):
+        each = ((f"{group}.{number}.{name}", str(value)) for name, value in item.items())
+        found |= {path: value for path, value in each if not is_local(path)}
     return found

@@ -30,8 +30,7 @@ from modules.run.folder.run_lock import file_lock
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
-from modules.run.queue.own_copy import on_devices, own_copy
-from modules.run.remote.sending import check_trains_alone
+from modules.run.queue.own_copy import check_trains_alone, on_devices, own_copy
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
 _NOT_OURS: Final = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from modules import ROOT
-from modules.config import TrainConfig, dump, validate
+from modules.config import ConfigError, TrainConfig, dump, validate
 from modules.files import whole_path
 from modules.run.join.allowed_paths import OWN_FOLDERS, path_settings, separator_of
 
@@ -55,3 +55,12 @@ def _set(data: Any, path: Sequence[str], value: str) -> None:
         data = data[int(part) if isinstance(data, list) else part]
     last = path[-1]
     data[int(last) if isinstance(data, list) else last] = value
+
+
+def check_trains_alone(config: TrainConfig) -> None:
+    """Raise ConfigError for a run on several machines, which a queue does not start on another machine."""
+    if config.num_nodes > 1:
+        raise ConfigError(
+            f"num_nodes is {config.num_nodes}; an entry that is started on another machine trains there alone",
+            "Set num_nodes=1, or start it by hand: scripts/remote.py start NAME CONFIG --with NAME,NAME",
+        )

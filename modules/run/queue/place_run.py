@@ -24,11 +24,11 @@ from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, prepared_folder
 from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.own_copy import check_trains_alone
 from modules.run.remote.attendant import ADD, launch_attendant, startable_uploads
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
-from modules.run.remote.sending import check_trains_alone
 from modules.run.view.run_view import RunView
 
 _MOST_LAUNCHES: Final = 3  # of attendants that somebody kills, one after the other

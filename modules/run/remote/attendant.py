@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 from typing import Annotated, Final
@@ -23,12 +24,13 @@ from modules import ROOT
 from modules.config import ConfigError, ResumeError, TandemError, TrainConfig, load_config
 from modules.config.trusted_code import allow_code, foreign_classes
 from modules.files import Record, printable, remove_tree
+from modules.machine import hostname_variable
 from modules.run.folder.pidfile import find_launcher, write_pidfile
 from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
-from modules.run.hosts.ssh_command import Unreachable
+from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, Unreachable
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
 from modules.run.remote.after_run import run_command_after, run_when_idle
@@ -38,12 +40,22 @@ from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.link import Echo, Link, LinkLost, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
-from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
+from modules.run.remote.parts import (
+    Gathering,
+    bring_logs,
+    check_alike,
+    check_places,
+    check_reach,
+    for_machines,
+    machines_with,
+    send_to_all,
+    together,
+)
+from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
     Hello,
     Push,
     Upload,
-    check_trains_alone,
     config_there,
     data_uploads,
     only_there,
@@ -59,40 +71,61 @@ ADD: Final = "scripts/remote.py add NAME USER@ADDRESS"
 
 
 def send_data(
-    config: TrainConfig, host: Host, run: str, echo: Echo, share: Callable[[float], object] = lambda _: None
-) -> Push:
-    """Send what the config names and the machine lacks; `run` is the name that must be free there, or "".
+    config: TrainConfig,
+    host: Host,
+    run: str,
+    echo: Echo,
+    share: Callable[[float], object] = lambda _: None,
+    others: Sequence[Host] = (),
+) -> list[Push]:
+    """Send what the config names and the machine, and the `others` that join it, lack; `run` is the name that must be
+    free there, or "".
 
-    What waits until the machine has been idle is called off before. Returns what was sent, which `start_there` looks at
+    What waits until a machine has been idle is called off before. Returns what was sent, which `start_there` looks at
     once more. `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there,
     OSError.
     """
-    uploads = startable_uploads(config, host, run, echo)
-    if off := call_off(host.name):
-        echo(off)
-    push = _push_of(uploads, echo, share)
-    with_reconnects(host, echo, push.send)
-    return push
+    uploads = startable_uploads(config, host, run, echo, others)
+    for name in uploads:
+        if off := call_off(name):
+            echo(off)
+    for each in others:
+        if each.then:
+            echo(f"Note: the command of {each.name} does not run after this run; only that of {host.name} does.")
+    return send_to_all([host, *others], lambda each, *told: _push_of(uploads[each.name], *told), echo, share)
 
 
-def startable_uploads(config: TrainConfig, host: Host, run: str, echo: Echo) -> dict[str, list[Upload]]:
-    """As `data_uploads`, of a run that could be started there, under the name `run` if it has one.
-
-    Raises TandemError.
-    """
-    check_trains_alone(config)
-    uploads = data_uploads(config, own_settings(host))
-    for path, files in uploads.items():
+def startable_uploads(
+    config: TrainConfig, host: Host, run: str, echo: Echo, others: Sequence[Host] = ()
+) -> dict[str, dict[str, list[Upload]]]:
+    """As `data_uploads` for each machine by its name, of a run that could be started there. Raises TandemError."""
+    for_machines(config, host, others)
+    uploads = {each.name: data_uploads(config, own_settings(each)) for each in [host, *others]}
+    for path, files in uploads[host.name].items():
         echo(f"Needed there: {path} ({_amount(files)})")
+    homes = {each.name: _check_startable(config, each, run, echo) for each in [host, *others]}
+    said = {each.name: described(each)[0] for each in [host, *others]}
+    if others:
+        check_alike(host, others, said)
+        check_places(config, [host, *others], homes)
+        check_reach(config, host, others)
+    return uploads
+
+
+def _check_startable(config: TrainConfig, host: Host, run: str, echo: Echo) -> str:
+    """Tandem's folder there. Raises TandemError."""
     check = {
         "run": run,
         "machine": host.name,
         "python": host.python or DEFAULT_PYTHON,
         "paths": only_there(config, own_settings(host)),
     }
-    with_reconnects(host, echo, lambda link: link.ask(Record, "check", **check))
-    described(host)
-    return uploads
+
+    def ask(link: Link) -> str:
+        link.ask(Record, "check", **check)
+        return link.ask(Hello, "hello").home
+
+    return with_reconnects(host, echo, ask)
 
 
 def _push_of(
@@ -106,7 +139,13 @@ def _amount(files: Sequence[Upload]) -> str:
 
 
 def check_there(
-    config: TrainConfig, host: Host, flags: Mapping[str, object], echo: Echo, given: Sequence[str] = ()
+    config: TrainConfig,
+    host: Host,
+    flags: Mapping[str, object],
+    echo: Echo,
+    *,
+    given: Sequence[str] = (),
+    others: Sequence[Host] = (),
 ) -> int:
     """What `train.py --dry_run` says there of the config as it would be sent, and its exit code; nothing is started.
     Of a cluster it is what Slurm says of the job with the options of the machine and those `given` besides.
@@ -114,7 +153,7 @@ def check_there(
     Models and family files are sent first, as it reads them; images are not: if some are missing there, it is told
     without them. Raises TandemError, also if the run could not be started there, OSError.
     """
-    needed = NeededThere(config, host, config.run_name or "", echo)
+    needed = NeededThere(config, host, config.run_name or "", echo, others)
 
     def check(link: Link) -> int:
         missing = needed.send(link)
@@ -140,11 +179,11 @@ class NeededThere:
     Raises TandemError, also if the run could not be started there; OSError.
     """
 
-    def __init__(self, config: TrainConfig, host: Host, run: str, echo: Echo) -> None:
-        uploads = startable_uploads(config, host, run, echo)
-        others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
-        self._images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
-        self._push, self._host, self._echo = _push_of(others, echo), host, echo
+    def __init__(self, config: TrainConfig, host: Host, run: str, echo: Echo, others: Sequence[Host] = ()) -> None:
+        uploads = startable_uploads(config, host, run, echo, others)[host.name]
+        models = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
+        self._images = _push_of({path: files for path, files in uploads.items() if path not in models}, echo)
+        self._push, self._host, self._echo = _push_of(models, echo), host, echo
 
     def send(self, link: Link) -> bool:
         """Send what is missing there; returns whether images are missing, which is said."""
@@ -168,21 +207,25 @@ def start_there(
     start_id: str,
     flags: Mapping[str, object],
     token: str,
-    push: Push,
+    pushes: Sequence[Push],
     echo: Echo,
+    others: Sequence[Host] = (),
     *,
     given: Sequence[str] = (),
     needs_backup: bool = True,
 ) -> None:
-    """Start the run of this folder; asked again with the same `start_id`, it is the same one. On a cluster Slurm is to
-    start it, with the options of the machine and those `given` besides.
+    """Start the run of this folder, and have the `others` join it; asked again with the same `start_id`, it is the same
+    one. On a cluster Slurm is to start it, with the options of the machine and those `given` besides.
 
-    What of the `push` somebody has removed there meanwhile is sent again. A resumed one that has no backup there begins
-    again if it needs none. Raises TandemError.
+    What of the `pushes` somebody has removed there meanwhile is sent again. A resumed one that has no backup there
+    begins again if it needs none. Raises TandemError.
     """
+    for each, push in zip(others, pushes[1:], strict=True):
+        with_reconnects(each, echo, push.send)
+    more = {"joining": ",".join(each.name for each in others)} if others else {}
 
     def begin(link: Link) -> None:
-        push.send(link)
+        pushes[0].send(link)
         home = link.ask(Hello, "hello").home
         begun = link.ask(
             _Begun,
@@ -191,9 +234,10 @@ def start_there(
             machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
-            arguments=to_arguments({**flags, "trust_code": is_trusted(config)}),
+            arguments=to_arguments({**flags, **more, "trust_code": is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
+            variables=hostname_variable(host.name) if others else {},
             slurm=host.slurm,
             given=list(given),
             needs_backup=needs_backup,
@@ -202,6 +246,14 @@ def start_there(
             echo(printable(line, 1000))
 
     with_reconnects(host, echo, begin)
+    let_join(folder, config, host, start_id, token, echo, others)
+
+
+def let_join(
+    folder: RunFolder, config: TrainConfig, host: Host, start_id: str, token: str, echo: Echo, others: Sequence[Host]
+) -> None:
+    """Have the others join a run that has started. Raises TandemError."""
+    Gathering(folder, config, host, others, start_id, is_trusted(config), token, echo).gather()
 
 
 def check_job(config: TrainConfig, host: Host, given: Sequence[str]) -> None:
@@ -217,18 +269,17 @@ def limit_of(config: TrainConfig, host: Host) -> dict[str, object]:
     return {"max_minutes": f"{minutes:g}"} if minutes and (own is None or own > minutes) else {}
 
 
-def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> bool:
-    """Whether an earlier start of this run was cut before its answer came, and the run is there; what another one has
-    left here that was cut before is removed. Raises HostError."""
+def has_come_about(folder: RunFolder, host: Host, echo: Echo) -> str | None:
+    """The id of an earlier start of this run that was cut before its answer came, if the run is there; what another one
+    has left here that was cut before is removed. Raises HostError."""
     copy = read_copy(folder)
     is_one = copy is not None and (copy.machine, copy.stage, copy.resumes) == (host.name, "sending", False)
     if copy is None or not is_one or find_launcher(folder) is not None:
-        return False
+        return None
     if copy.id and is_started(folder, host, copy.id, echo):
-        mark_stage(folder, "running")
-        return True
+        return copy.id
     remove_tree(folder.path)
-    return False
+    return None
 
 
 def may_have_started(folder: RunFolder, host: Host, start_id: str, echo: Echo) -> bool:
@@ -262,7 +313,8 @@ def resume_there(folder: RunFolder) -> Popen[bytes]:
     if copy is None:
         raise ResumeError(f"{folder.name} is not the copy of a run on another machine")
     if find_launcher(folder) is None:
-        mark_copy(folder, Copy(machine=copy.machine, stage="sending", attended=True, resumes=True))
+        again = Copy(machine=copy.machine, stage="sending", attended=True, resumes=True, joined=copy.joined)
+        mark_copy(folder, again)
     return launch_attendant(folder)
 
 
@@ -275,7 +327,8 @@ def attend(path: Path, echo: Echo) -> None:
     if copy.is_underway or copy.fault:
         with opened_copy(path.parent, path.name, copy.machine) as folder:
             try:
-                _Attendant(folder, find_hosts([copy.machine], ADD)[0], copy, echo).go()
+                host = find_hosts([copy.machine], ADD)[0]
+                _Attendant(folder, host, machines_with(host, copy.joined, ADD), copy, echo).go()
             except (TandemError, OSError) as error:
                 _keep_fault(folder, error)
                 raise
@@ -301,8 +354,8 @@ class _Begun(Record):
 
 
 class _Attendant:
-    def __init__(self, folder: RunFolder, host: Host, copy: Copy, echo: Echo) -> None:
-        self._folder, self._host, self._copy, self._echo = folder, host, copy, echo
+    def __init__(self, folder: RunFolder, host: Host, others: Sequence[Host], copy: Copy, echo: Echo) -> None:
+        self._folder, self._host, self._others, self._copy, self._echo = folder, host, others, copy, echo
         self._told_at = 0.0
 
     def go(self) -> None:
@@ -321,7 +374,8 @@ class _Attendant:
                 return follower.follow(link)
 
             code = with_reconnects(self._host, self._say, follow, is_patient=True)
-            self._echo(f"It has ended after {time_and_cost(follower.seconds, self._host)}.")
+            self._echo(f"It has ended after {time_and_cost(follower.seconds, together(self._host, self._others))}.")
+            bring_logs(self._folder, self._others)
             self._tell(stage="pulling", said="", job="", done=None, code=code)
         if self._copy.stage == "pulling":
 
@@ -336,8 +390,11 @@ class _Attendant:
         """Whether it was started, now or before, and not stopped before that; one of a queue waits for a connection."""
         while True:
             try:
-                is_there = bool(self._copy.id) and is_started(self._folder, self._host, self._copy.id, self._say)
-                return is_there or self._send()
+                if not self._copy.id or not is_started(self._folder, self._host, self._copy.id, self._say):
+                    return self._send()
+                config = load_config(self._folder.config_file)
+                let_join(self._folder, config, self._host, self._copy.id, self._token, self._say, self._others)
+                return True
             except (Unreachable, LinkLost) as error:
                 if not self._copy.queued:
                     raise
@@ -355,18 +412,22 @@ class _Attendant:
         config = load_config(self._folder.config_file)
         allow_code(config, trust=False, ask=None)  # the window has asked
         resumes = self._copy.resumes
-        push = send_data(config, self._host, "" if resumes else self._folder.name, self._say, self._share)
+        name = "" if resumes else self._folder.name
+        pushes = send_data(config, self._host, name, self._say, self._share, self._others)
         self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
-        token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
         keep_command(self._copy.id, self._host)
-        flags = limit_of(config, self._host)
+        flags = limit_of(config, together(self._host, self._others))
         if self._copy.queued and resumes and "device_ids" not in own_settings(self._host):
             flags |= {"set": [f"device_ids={json.dumps(config.device_ids)}"]}  # which may be chosen while it waits
-        needs_backup = not self._copy.queued
         start_there(
-            *(self._folder, config, self._host, self._copy.id, flags, token, push, self._say), needs_backup=needs_backup
+            *(self._folder, config, self._host, self._copy.id, flags, self._token, pushes, self._say, self._others),
+            needs_backup=not self._copy.queued,
         )
         return True
+
+    @property
+    def _token(self) -> str:
+        return os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
 
     def _say(self, line: str) -> None:
         self._echo(line)
@@ -386,22 +447,39 @@ class _Attendant:
         mark_copy(self._folder, self._copy)
 
 
-def begin(config: TrainConfig, machine: str, *, sends_token: bool) -> tuple[RunFolder, Popen[bytes]] | str:
-    """Make the copy of a new run on a machine of the list and launch its attendant; or why it must be set up first.
+@dataclass(frozen=True)
+class NotReady:
+    """Why a machine must be set up before a run; "": its keys are not accepted, or not its host key."""
+
+    machine: str
+    why: str
+
+
+def begin(
+    config: TrainConfig, machine: str, *, sends_token: bool, joined: Sequence[str] = ()
+) -> tuple[RunFolder, Popen[bytes]] | NotReady:
+    """Make the copy of a new run on a machine of the list, which others join, and launch its attendant; or which is
+    not ready.
 
     Raises TandemError, also for data that is missing here; OSError.
     """
     host = find_hosts([machine], ADD)[0]
-    check_trains_alone(config)
+    others = machines_with(host, joined, ADD)
+    config = for_machines(config, host, others)
     check_job(config, host, ())
     data_uploads(config, own_settings(host))  # which is only listed here
     if config.run_name is not None:
         _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    if why := why_not_set_up(host):
-        return why
+    for each in [host, *others]:
+        try:
+            if why := why_not_set_up(each):
+                return NotReady(each.name, why)
+        except (UnknownKey, ChangedKey, KeyRefused):
+            return NotReady(each.name, "")
     folder = RunFolder(RunFolder.create(config).path.absolute())
-    mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token))
+    names = [each.name for each in others]
+    mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token, joined=names))
     remember_copies_in(folder.path.parent)
     return folder, launch_attendant(folder)
 

@@ -1,9 +1,9 @@
 """The program that answers on the other machine: it keeps everything of Tandem's there in one folder.
 
-Its text, with far_files.py and slurm_jobs.py, is sent over ssh at the start of each connection and run by any Python
-from 3.8 on, so it needs nothing but the standard library, is never of another version than this side, and leaves no
-file. Both sides speak in messages: two lengths of 4 bytes, then a JSON object and bytes. The other side is
-modules/run/remote/link.py.
+Its text, with far_files.py, slurm_jobs.py and far_part.py, is sent over ssh at the start of each connection and run by
+any Python from 3.8 on, so it needs nothing but the standard library, is never of another version than this side, and
+leaves no file. Both sides speak in messages: two lengths of 4 bytes, then a JSON object and bytes. The other side is
+modules/run/remote/link.py. What it does in runs on several machines is in far_part.py.
 """
 
 from __future__ import annotations
@@ -576,7 +576,8 @@ class FarSide:
             argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
             code, variables = self._at("code"), self._variables()
             return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
-        _remove(exit_file)  # before the id says whose it would be
+        for each in (exit_file, self._state(name, "part")):
+            _remove(each)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):
             os.makedirs(os.path.join(folder, each), exist_ok=True)
@@ -597,7 +598,7 @@ class FarSide:
                 stdout=console,
                 stderr=console,
                 cwd=self._at("code"),
-                env={**os.environ, **self._variables(), **token},
+                env={**os.environ, **self._variables(), **asked.get("variables", {}), **token},
                 start_new_session=True,
                 pass_fds=[lock],  # held for as long as the run or its shell lives
             )
@@ -644,6 +645,13 @@ class FarSide:
 
     def _state(self, name: str, kind: str) -> str:
         return self._at("state", f"{name}.{kind}")
+
+    def _recorded(self, name: str, kind: str) -> str:
+        """What is kept of a run; "" if nothing."""
+        return _read(self._state(name, kind))
+
+    def _record(self, name: str, kind: str, text: str) -> None:
+        _write(self._state(name, kind), text)
 
     def _is_active(self, name: str) -> bool:
         return self._is_held(self._state(name, "lock")) or self._slurm.is_alive(name)
@@ -695,6 +703,7 @@ class FarSide:
                 "code": self._exit_code(name),
                 "bytes": _bytes_in(self._at("runs", name)),
                 "seconds": self._seconds(name),
+                "part_of": self._recorded(name, "part"),
             }
             for name in sorted(self._names(), key=lambda name: os.path.getmtime(self._at("runs", name)))
         ]
@@ -870,7 +879,7 @@ class FarSide:
 
     def _require_none_active(self) -> None:
         if active := self._active():
-            raise Refused(f"the run {active[0]} is active there; stop it first")
+            raise Refused(self._activity_of(active[0]))
 
     def _alone(self, name: str) -> IO[str]:
         file = self._locked(name, fcntl.LOCK_EX)
@@ -882,13 +891,18 @@ class FarSide:
             "setup.lock": "this machine is being set up; try again after that",
             "use.lock": "a run is being started on this machine, or one is read from it; try again after that",
         }
-        raise Refused(busy.get(name, f"the run {run} is active there; stop it first"))
+        raise Refused(busy.get(name) or self._activity_of(run))
+
+    def _activity_of(self, run: str) -> str:
+        if machine := self._recorded(run, "part"):
+            return f"this machine takes part in the run {run}, which is active on {machine}; stop it there first"
+        return f"the run {run} is active there; stop it first"
 
     def _clean(self, asked: dict[str, Any]) -> list[str]:
         if asked["run"]:
             folder, name = self._run_folder(asked), self._run_name(asked)
             shutil.rmtree(folder)
-            for kind in ("id", "exit", "times", "jobs", "slurm", "token", "lock"):
+            for kind in ("id", "exit", "times", "part", "txt", "jobs", "slurm", "token", "lock"):
                 _remove(self._state(name, kind))
             return []
         self._require_none_active()
@@ -990,7 +1004,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def main(folder: str) -> None:
+def main(folder: str, kind: type[FarSide] = FarSide) -> None:
     """Serve on the standard streams until the other side ends; what programs print here goes to standard error."""
     os.umask(0o077)
     answers = os.fdopen(os.dup(1), "wb")
@@ -998,6 +1012,6 @@ def main(folder: str) -> None:
     answers.write(MARK)
     answers.flush()
     try:
-        FarSide(folder, sys.stdin.buffer, answers).serve()
+        kind(folder, sys.stdin.buffer, answers).serve()
     except (Broken, BrokenPipeError):
         sys.exit(1)

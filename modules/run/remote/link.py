@@ -25,7 +25,7 @@ from modules.run.hosts.ssh_command import (
     ssh_environment,
     ssh_fault,
 )
-from modules.run.remote import far_files, far_side, slurm_jobs
+from modules.run.remote import far_files, far_part, far_side, slurm_jobs
 from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
 
 CODE_FOLDER: Final = "/code"  # of Tandem's folder there: the machine's folder in the list of machines
@@ -176,7 +176,7 @@ def connect(host: Host) -> Iterator[Link]:
 
 def _source() -> bytes:
     """The program for the other machine: its modules, the last of which has its main."""
-    files = [Path(each) for each in (far_files.__file__, slurm_jobs.__file__, far_side.__file__)]
+    files = [Path(str(each.__file__)) for each in (far_files, slurm_jobs, far_side, far_part)]
     loads = [f"module = load('modules.run.remote.{each.stem}', {read_bytes(each).decode()!r})" for each in files]
     return "\n".join([_LOADS, *loads, "module.main(sys.argv[1])"]).encode()
 

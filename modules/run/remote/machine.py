@@ -28,7 +28,8 @@ _Size = Annotated[int, Field(ge=0)]
 
 
 class RunThere(Record):
-    """A run: its name, exit code and bytes, how long it has trained, and its Slurm job, if it is active as one."""
+    """A run: its name, exit code and bytes, how long it has trained, its Slurm job, if it is active as one, and the
+    machine of whose run this is only a part."""
 
     name: _Text
     is_active: bool
@@ -36,8 +37,12 @@ class RunThere(Record):
     bytes: _Size
     job: Job | None = None
     seconds: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    part_of: _Text = ""
 
     def __str__(self) -> str:
+        if self.part_of:
+            part = f"part of the run {self.name} of {self.part_of}"
+            return f"{part}, {'active' if self.is_active else 'ended'}, {format_bytes(self.bytes)}"
         ended = "ended" if self.code is None else f"ended with exit code {self.code}"
         active = "active" if self.job is None else str(self.job).rstrip(".")
         return f"{active if self.is_active else ended}, {format_bytes(self.bytes)}"

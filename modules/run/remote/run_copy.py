@@ -39,6 +39,7 @@ from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON
+from modules.run.hosts.host_list import MOST_HOSTS
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
 from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
@@ -70,6 +71,7 @@ class Copy(Record):
     `job` says of its Slurm job that it waits.
     `resumes`: what is under way resumes the run there. `code` is its exit code, if it has ended and left one.
     `queued`: a queue has started it, so that it waits for a connection rather than be given up.
+    `joined` are the machines that take part in the run of this one.
     `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
     that of its start there, once asked for.
     """
@@ -81,6 +83,7 @@ class Copy(Record):
     resumes: bool = False
     queued: bool = False
     code: Annotated[int, Field(ge=0, le=255)] | None = None
+    joined: Annotated[list[str], Field(max_length=MOST_HOSTS)] = Field(default_factory=list)
     id: str = ""
     said: str = ""
     job: str = ""

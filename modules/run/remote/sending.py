@@ -129,14 +129,21 @@ def config_there(config: TrainConfig, host: Host, home: str, run_name: str | Non
     Raises ConfigError for settings of the machine that do not fit.
     """
     data = dump(config)
-    for name, value in _sent_settings(config, own_settings(host)):
-        separator = separator_of(name)
-        parts = [f"{home}/{_place_of(name, part)}" if _is_here(part) else part for part in _parts(name, value)]
-        _assign(data, name, f"{separator} ".join(parts))
+    for name, value in places_there(config, host, home).items():
+        _assign(data, name, value)
     own = {"runs_dir": "runs", "cache_dir": "cache", "rescue_dir": "rescued"}
     data |= {"run_name": run_name, **{name: f"{home}/{folder}" for name, folder in own.items()}}
     settings = list(host.settings)
     return json.dumps(dump(validate(override(data, settings), f"The settings for {host}", settings)))
+
+
+def places_there(config: TrainConfig, host: Host, home: str) -> dict[str, str]:
+    """The settings whose files are sent, by their names, with the places that these have there."""
+    found = {}
+    for name, value in _sent_settings(config, own_settings(host)):
+        parts = [f"{home}/{_place_of(name, part)}" if _is_here(part) else part for part in _parts(name, value)]
+        found[name] = f"{separator_of(name)} ".join(parts)
+    return found
 
 
 def own_settings(host: Host) -> set[str]:
@@ -344,12 +351,3 @@ def _nonsense(link: Link) -> HostError:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
-
-
-def check_trains_alone(config: TrainConfig) -> None:
-    """Raise ConfigError for a run on several machines, which another machine cannot start."""
-    if config.num_nodes > 1:
-        raise ConfigError(
-            f"num_nodes is {config.num_nodes}; a run that is started on another machine trains there alone",
-            "Set num_nodes=1",
-        )

@@ -17,13 +17,16 @@ from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
+from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
 from modules.run.remote.link import LinkLost
 from modules.run.remote.machine import clean
+from modules.run.remote.parts import for_machines
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
+from modules.run.remote.sending import Push
 from scripts import hosts, remote
 from tests.conftest import draw_images
 from tests.runs import TINY, tiny_config
@@ -107,6 +110,36 @@ def test_what_is_removed_before_the_start_is_sent_again(home: Path, folder: RunF
     assert not (home / "data").exists()
     start_there(folder, config, host, new_start_id(), {}, "", push, silent)
     assert [len(list((home / "data").rglob(name))) for name in ("00.png", "01.png")] == [1, 1]
+
+
+def test_a_run_that_others_cannot_join_has_started_all_the_same(
+    home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has ended at once, which follow shows; nobody waits for it, and the same start again is another one."""
+    (home / "code" / "scripts" / "train.py").write_text("print('a fault in the settings')")
+    host, other = (
+        find_hosts(["beta"])[0],
+        Host.make("gamma", "me@gamma", f"{tmp_path}/other/code", python=sys.executable),
+    )
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".tandem").write_text("")
+    config = for_machines(tiny_config(tmp_path / "images", tmp_path, family="classifier"), host, [other])
+    mark_copy(folder, Copy(machine="beta", stage="sending", id="1", joined=["gamma"]))
+    with pytest.raises(
+        HostError, match=r"x has ended on beta .* before all had joined; its last lines: a fault in the"
+    ):
+        start_there(folder, config, host, "1", {}, "", [Push([], silent)] * 2, silent, [other])
+    copy = read_copy(folder)
+    assert copy is not None
+    assert copy.stage == "running"
+    (folder.commands_dir / "stop").touch()  # as Stop in the window does, which is no fault
+    start_there(folder, config, host, "1", {}, "", [Push([], silent)] * 2, silent, [other])
+    assert not (tmp_path / "other" / "state").exists()
+    add_host(other)
+    mark_copy(folder, copy.model_copy(update={"stage": "sending", "joined": []}))
+    save_config(config, tmp_path / "cats.json")
+    assert remote.main(["start", "beta", str(tmp_path / "cats.json"), "--with", "gamma"]) == 2
+    assert "--with is 'gamma', but x has started on beta with ''" in capsys.readouterr().err
 
 
 def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunFolder) -> None:
