@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from modules.run.folder.event_reader import read_events
 from modules.run.folder.pidfile import find_launcher
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.place_run import progress_of
 from modules.run.remote.run_copy import Copy, read_copy
 from tests.conftest import draw_images
 from tests.end_to_end.test_remote import hashes
@@ -107,18 +106,16 @@ def test_entries_wait_for_a_gpu_here_or_there(server: SshServer, tmp_path: Path)
     images = tmp_path / "images"
     images.mkdir()
     config = tiny_config(
-        draw_images(images, 8), tmp_path, runs_dir="runs", device="cpu", max_steps=50, backup_every="10 steps"
-    ).model_copy(update={"family_options": {"slow_step_s": 0.05}})
+        draw_images(images, 8), tmp_path, runs_dir="runs", device="cpu", max_steps=40, backup_every="10 steps"
+    ).model_copy(update={"family_options": {"slow_step_s": 0.1}})
     save_config(config, tmp_path / "cats.json")
     add = ("add", str(tmp_path / "cats.json"), "--trust_code", "--run_name")
     place.do("remote", "add", "beta", f"root@{server.address}", "--port", str(server.port), "--key", str(server.key))
     assert "start with setup" in place.do("run_queue", *add, "first", "--on", "beta", code=3)
-    assert "no machine is named 'gamma'" in place.do("run_queue", *add, "first", "--on", "gamma", code=2)
     place.do("remote", "setup", "beta", "--python", sys.executable)
-    for name in ("first", "second"):
-        place.do("run_queue", *add, name, "--on", "beta")
+    place.do("run_queue", *add, "first", "--on", "beta")
+    place.do("run_queue", *add, "endless", "--on", "beta", "--set", "max_steps=100000", "--set", "epochs=100000")
     place.do("run_queue", *add, "local")
-    assert [entry.place for entry in place.queue.read().waiting] == ["beta", "beta", ""]
 
     runner = place.runner()  # killed while data is sent, while the run trains, and while its results come
     place.until(lambda: place.copy("first") is not None and find_launcher(place.run("first")), "attendant")
@@ -127,38 +124,35 @@ def test_entries_wait_for_a_gpu_here_or_there(server: SshServer, tmp_path: Path)
     assert copy is not None
     assert copy.stage == "sending"
     runner = place.runner()
-    place.until(lambda: place.steps("first") >= 3 and place.steps("local") >= 3, "training at both")
-    assert place.entry("second").state == "waiting", "it needs the same devices there"
-    listed = json.loads(place.do("run_queue", "list", "--json"))["entries"]
-    assert [each["progress"].startswith("on beta: step ") for each in listed if each["name"] == "first"] == [True]
+    place.until(lambda: place.steps("first") >= 3, "training there")
+    assert progress_of(place.entry("first"), place.run("first")).startswith("on beta: step ")
+    assert place.entry("endless").state == "waiting", "it needs the same devices there"
     place.power_cut(runner, "first")
     runner = place.runner()
     place.until(lambda: (found := place.copy("first")) is not None and found.stage == "pulling", "pulling")
     place.power_cut(runner, "first")
     runner = place.runner()
 
-    place.until(lambda: place.steps("second") >= 12, "second run")
-    place.do("remote", "stop", "beta", "second")  # by somebody: it is stopped, which is no failure
+    place.until(lambda: place.steps("endless") >= 12, "second run")
+    place.do("remote", "stop", "beta", "endless")  # by somebody: it is stopped, which is no failure
     place.until(lambda: runner.poll() is not None, "end of the queue")
     assert runner.returncode == 0
-    assert place.entry("second").state == "stopped"
-    place.do("run_queue", "retry", "second")
-    runner, before = place.runner(), place.steps("second")
-    place.until(lambda: place.steps("second") > before + 3, "resumed run")
-    place.do("run_queue", "stop")
-    assert runner.wait(200) == 130
-    assert (place.entry("second").state, place.entry("second").exit_code) == ("waiting", None)
-    runner = place.runner()
-    assert runner.wait(200) == 0
+    assert place.entry("endless").state == "stopped"
+    place.do("run_queue", "retry", "endless")
+    for wanted, state, code in (("stop", "waiting", 130), ("remove", "removed", 0)):
+        runner, before = place.runner(), place.steps("endless")
+        place.until(lambda before=before: place.steps("endless") > before + 3, "resumed run")  # type: ignore[misc]
+        place.do("run_queue", *(["stop"] if wanted == "stop" else ["remove", "endless", "--stop"]))
+        assert (runner.wait(200), place.entry("endless").state) == (code, state)
 
-    said = (place.folder / "runner.txt").read_text()
-    assert [entry.state for entry in place.queue.read().entries] == ["finished"] * 3, said
-    starts = {name: (home / "state" / f"{name}.times").read_text().splitlines() for name in ("first", "second")}
+    first, local = (place.entry(name) for name in ("first", "local"))
+    assert (first.state, local.state) == ("finished", "finished"), (place.folder / "runner.txt").read_text()
+    assert (local.started or 0) < (first.ended or 0), "at the same time"
+    starts = {name: (home / "state" / f"{name}.times").read_text().splitlines() for name in ("first", "endless")}
     assert [line.split()[0] for line in starts["first"]] == ["start", "end"], "it was started once"
-    assert len(starts["second"]) == 6
-    assert int(starts["second"][0].split()[1]) >= int(starts["first"][1].split()[1])
-    for name in ("first", "second", "local"):
+    assert len(starts["endless"]) == 6
+    assert int(starts["endless"][0].split()[1]) >= int(starts["first"][1].split()[1]), "one after the other"
+    for name in ("first", "local"):
         (place.run(name).model_dir / "tandem.json").unlink()  # it has the time and the paths
-    local = hashes(place.run("local").model_dir)
-    assert hashes(place.run("first").model_dir) == hashes(place.run("second").model_dir) == local != {}
-    assert os.listdir(place.run("first").backup_dir)
+    assert hashes(place.run("first").model_dir) == hashes(place.run("local").model_dir) != {}
+    assert list(place.run("endless").backup_dir.iterdir())

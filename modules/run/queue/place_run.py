@@ -21,7 +21,7 @@ from modules.run.folder.run_folder import RunFolder, not_writable_error
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import find_hosts
 from modules.run.hosts.ssh_command import Unreachable
-from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, prepared_folder
+from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, is_alive, prepared_folder
 from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.own_copy import check_trains_alone
@@ -55,10 +55,13 @@ class PlaceRun:
         any more. What else is wrong is found by the attendant.
         """
         find_hosts([entry.place], ADD)
-        folder = prepared_folder(queue, entry, mark, check_trains_alone)
-        copy = read_copy(folder)
-        if copy is None and folder.events_file.exists():
+        copy = read_copy(folder := queue.run_folder(entry))
+        if copy is None and entry.started is not None and folder.events_file.exists():
             raise ConfigError(f"{folder.path} is the folder of another run, not the copy of one on {entry.place}")
+        if (copy is None or not copy.is_underway) and is_alive(folder):
+            what = f"another program is at work in {folder.path}, such as one that trains in this copy of the run"
+            raise ConfigError(what, "Wait until it ends, or stop it")
+        folder = prepared_folder(queue, entry, mark, check_trains_alone)
         for name in COMMANDS:  # of an earlier start
             (folder.commands_dir / name).unlink(missing_ok=True)
         remember_copies_in(queue.runs_dir)

@@ -378,6 +378,7 @@ def _entry(**changes: object) -> dict[str, object]:
         ([_entry(number="1")], "number"),
         ([_entry(devices=[-1])], "devices"),
         ([_entry(hosts=["-oProxyCommand=x"])], "no valid name of a machine"),
+        ([_entry(place="-oProxyCommand=x")], "no valid name of a machine"),
         ([_entry(added=1e300)], "added"),
         ([_entry(), _entry()], "two entries have the same number"),
         ([_entry(number=5000)], "next_number is not above those of all entries"),

@@ -275,6 +275,10 @@ def test_what_is_started_again(queue: RunQueue, home: Path, config_file: str, no
         assert read_copy(folder) == after
         assert not (folder.commands_dir / "stop").exists(), "an earlier stop is not meant"
     assert len(no_attendant) == 3
+    mark_copy(folder, ended := Copy(machine="beta", stage="complete", id="1", code=130))
+    with pidfile_held(folder), pytest.raises(ConfigError, match="another program is at work"):
+        PlaceRun.start(queue, entry, entry)  # it is resumed here
+    assert read_copy(folder) == ended
 
 
 def attendant_of(folder: RunFolder) -> subprocess.Popen[bytes]:
