@@ -36,6 +36,7 @@ class Preferences:
     runs_folders: list[str] = field(default_factory=list)  # listed under Runs beside that of the settings
     hosts: list[str] = field(default_factory=list)  # the machines that Train starts over ssh, by their names
     place: str = ""  # the machine that Train starts runs on; empty: this computer
+    kubernetes: dict[str, str] = field(default_factory=dict)  # what a run there needs besides the settings
     sends_token: bool = False  # whether runs there get HF_TOKEN
     places: dict[str, str] = field(default_factory=dict)  # where a file dialog was left, by what it chooses
     smoothing: int = 50  # of the curves, in steps
@@ -69,6 +70,7 @@ class Preferences:
         loaded.pages = {
             name: page for name, page in loaded.pages.items() if name == loaded.section and type(page) is str
         }
+        loaded.kubernetes = {name: text for name, text in loaded.kubernetes.items() if _is_path(text)}
         loaded.places = {kind: place for kind, place in loaded.places.items() if _is_path(place)}
         return loaded
 

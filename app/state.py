@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from app.background import Background
 from app.draft import Draft
 from app.family_loader import FamilyLoader
+from app.place import Place
 from app.preferences import Preferences
 from app.runs.control import RunControl
 from app.slices import Slices
@@ -70,6 +71,7 @@ class Views(Protocol):
     def connect(self, name: str) -> None: ...
     def machine(self, name: str) -> None: ...
     def check_there(self, name: str) -> None: ...
+    def kubernetes(self) -> None: ...
     def set_up(self, name: str, why: str, then: Callable[[], object]) -> None: ...
     def generate(
         self, folder: RunFolder | None = None, fields: Mapping[str, object] | None = None, step: int | None = None
@@ -85,14 +87,15 @@ class ConfigFiles(Protocol):
     def train_further(self, config: TrainConfig, folder: Path) -> None: ...
 
 
-Topic = Literal["draft", "faults", "family", "run", "theme", "jump", "invalid", "page", "captions"]
+Topic = Literal["draft", "faults", "family", "run", "place", "theme", "jump", "invalid", "page", "captions"]
 
 
 class AppState:
     """The draft of the config, the followed run, the preferences, and the listeners by topic.
 
     "draft": a value, the file or the history changed. "faults": the errors changed. "family": another family is being
-    loaded, or has loaded. "run": another run is followed, or its state changed. "theme": the colours changed.
+    loaded, or has loaded. "run": another run is followed, or its state changed. "place": another machine is chosen,
+    or more is known of its devices. "theme": the colours changed.
     "jump": `jump_to` was called. "invalid": Train was pressed while settings are invalid; the errors are to be listed.
     "page": another section or page is in sight. "captions": some were written or taken back for a page that a change of
     scale has replaced since.
@@ -130,6 +133,7 @@ class AppState:
         self.pages = preferences.pages  # of each section, the page in sight; outlives the section, too
         self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
+        self.place = Place(self)
 
     @property
     def runs_dir(self) -> Path:

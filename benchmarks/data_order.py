@@ -150,7 +150,7 @@ def make_cache(folder: Path, rows: int) -> tuple[float, float]:
     header = IndexHeader((str(folder),), ("[]",), (Bucket(32, 32),), (), rows)
     write_columns(index_path(config, config.seed, 8, folder / "cache"), columns, header.dump())
     index = opened(folder)._index
-    keys, rank = ViewKeys(index, config.concepts, "benchmark", captions_in_key=False), folder / "cache/rank-0"
+    keys, rank = ViewKeys(index, config, "benchmark", captions_in_key=False), folder / "cache/rank-0"
     rank.mkdir()
     with open(rank / MANIFEST_NAME, "w") as manifest:
         for shard, first in enumerate(range(0, rows, 64)):

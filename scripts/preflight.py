@@ -71,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         allow_code(config, trust=options.trust_code)
         draw_missing_images(options.config, config)
         with raise_on_stop_signals():
+            if options.stop_from_stdin:
+                stop_at_line_of_stdin(also_at_end=True)
             report = start_preflight(
                 config,
                 argv,
@@ -80,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
                 has_config=options.config is not None,
                 token=token,
                 passed_on=_of_tasks(options),
-                of_ranks=["--test", options.test, "--wait", f"{options.wait:g}"],
+                of_ranks=["--test", options.test, "--wait", f"{options.wait:g}", *_remote_check(options)],
                 hosts=hosts,
             )
     except TandemError as error:
@@ -136,6 +138,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add_allow(machines)
     top.add_argument("--stop_from_stdin", action="store_true", help=argparse.SUPPRESS)  # a line "stop" acts as Ctrl-C
+    # internal: for another computer, which reads the report as --json writes it, and has the images here or not yet
+    top.add_argument("--remote_check", choices=("all", "no_data"), help=argparse.SUPPRESS)
     top.add_argument("--settings", help=argparse.SUPPRESS)  # as --config, on a machine that has joined without one
     top.add_argument("--result", help=argparse.SUPPRESS)  # where the processes report to the one that started them
     add_trust_code(run)
@@ -192,6 +196,7 @@ def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace)
     preflight_options = PreflightOptions(
         config,
         has_config=options.config is not None,  # and not --settings
+        has_data=options.remote_check != "no_data",
         thorough=options.test == "all",
         timeout_s=options.patience,
         wait_s=options.wait,
@@ -215,7 +220,7 @@ def as_rank(rank_env: RankEnv, config: TrainConfig, options: argparse.Namespace)
 
 def show(report: PreflightReport, options: argparse.Namespace) -> None:
     """Print the table and write the JSON file."""
-    for line in report.lines(shutil.get_terminal_size((100, 24)).columns):
+    for line in report.lines(shutil.get_terminal_size((100, 24)).columns) if options.remote_check is None else []:
         echo(line)
     if options.json is not None:
         try:
@@ -231,6 +236,10 @@ def _result_of(options: argparse.Namespace) -> Path | None:
 def _of_tasks(options: argparse.Namespace) -> list[str]:
     """What the processes of all machines must share."""
     return [] if options.patience == DEFAULT_PATIENCE_S else ["--patience", f"{options.patience:g}"]
+
+
+def _remote_check(options: argparse.Namespace) -> list[str]:
+    return [] if options.remote_check is None else ["--remote_check", options.remote_check]
 
 
 def _flags(options: argparse.Namespace) -> list[str]:

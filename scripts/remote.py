@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,12 +28,14 @@ from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.commands import FORCE_STOP
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import check_run_name_free
-from modules.run.hosts.check import summary_of
+from modules.run.hosts.check import ask_host, summary_of
+from modules.run.hosts.hardware import known_hardware
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
 from modules.run.hosts.ssh_line import fields_of_ssh_line
 from modules.run.join.fingerprint import compare_packages
+from modules.run.preflight_report.report import PreflightReport
 from modules.run.remote.after_run import run_command_after
 from modules.run.remote.attendant import (
     ADD,
@@ -62,6 +65,7 @@ from modules.run.remote.machine import (
     runs_there,
     time_and_cost,
 )
+from modules.run.remote.preflight import preflight_there
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
 from modules.run.slurm.options import split_words, words_for_each_start
@@ -70,6 +74,7 @@ from scripts import train_options
 EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
     python scripts/remote.py add rented root@203.0.113.7 --port 40022 --key ~/.ssh/rented
     python scripts/remote.py setup rented
+    python scripts/remote.py preflight rented cats.yaml
     python scripts/remote.py start rented cats.yaml --multi_gpu
     python scripts/remote.py follow rented cats
     python scripts/remote.py pull rented cats
@@ -116,7 +121,8 @@ def _act(options: argparse.Namespace, top: argparse.ArgumentParser) -> int:
     set_file_access()
     takes_slurm = options.action in ("start", "check") or (options.action == "add" and options.slurm)
     options.job, options.train = split_words(options.train) if takes_slurm else ([], options.train)
-    if options.train and options.action not in ("start", "check"):
+    takes_options = options.action in ("start", "check") or (options.action == "preflight" and options.config)
+    if options.train and not takes_options:
         top.error(f"unrecognized arguments: {' '.join(options.train)}")
     return ACTIONS[options.action](options)
 
@@ -125,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = program_parser("Train on another machine, which needs nothing but ssh, and follow the run here.", EXAMPLES)
     actions = top.add_subparsers(
-        dest="action", required=True, metavar="add|setup|check|start|follow|stop|pull|list|clean"
+        dest="action", required=True, metavar="add|setup|check|preflight|start|follow|stop|pull|list|clean"
     )
 
     def action(name: str, text: str, *, of_run: bool = False) -> argparse.ArgumentParser:
@@ -179,7 +185,18 @@ def parser() -> argparse.ArgumentParser:
     _add_ending(start, "this start, in place of what add has set: ")
     check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
     check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
-    start.epilog = check.epilog = (
+    preflight = action("preflight", "test the devices, disks and data there for a run, as scripts/preflight.py does")
+    preflight.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="a config file or the name of a preset: also its folders, images",
+    )
+    preflight.add_argument(
+        "--test", choices=("basic", "all"), default="basic", help="basic: takes seconds; all: also the loader"
+    )
+    preflight.add_argument("--json", metavar="FILE", help="also write the report as JSON to this file here")
+    start.epilog = check.epilog = preflight.epilog = (
         "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu; for a Slurm "
         "cluster also those of scripts/submit_slurm.py, such as --gpus 4 --nodes 2, before what add has set."
     )
@@ -343,7 +360,7 @@ def start(options: argparse.Namespace) -> int:
         flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit_of(config, host)}
         with pidfile_held(folder):
             is_asked = True
-            start_there(folder, config, host, copy.id, flags, token, push, echo, options.job)
+            start_there(folder, config, host, copy.id, flags, token, push, echo, given=options.job)
         mark_stage(folder, "running")
     except BaseException:
         if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
@@ -409,6 +426,30 @@ def check(options: argparse.Namespace) -> int:
     return code
 
 
+def preflight(options: argparse.Namespace) -> int:
+    """`preflight`."""
+    host, config = _host(options), None
+    if options.config is not None:
+        training, config = _training(options)
+        allow_code(config, trust=training.trust_code)
+    told, last = 0, PreflightReport("")
+
+    def show(report: PreflightReport) -> None:
+        nonlocal told, last
+        for cell in report.cells[told:]:
+            for line in cell.lines():
+                echo(line)
+        told, last = max(told, len(report.cells)), report
+        if options.json is not None:
+            report.save(Path(options.json))
+
+    code = preflight_there(config, host, ["--test", options.test], echo, show)
+    if last.cells:
+        for line in last.end():
+            echo(line)
+    return code
+
+
 def _resume(options: argparse.Namespace, host: Host) -> int:
     """`start --resume`, with the settings that the run has there; data that is missing there by now is sent again."""
     if options.train:
@@ -444,7 +485,7 @@ def _resume_copy(folder: RunFolder, before: Copy, host: Host, token: str, given:
     mark_copy(folder, copy)
     try:
         keep_command(copy.id, host)
-        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given)
+        start_there(folder, config, host, copy.id, limit_of(config, host), token, push, echo, given=given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):
             mark_copy(folder, before)
@@ -571,10 +612,18 @@ def show_list(options: argparse.Namespace) -> int:
     for run in there.runs:
         echo(printable(f"{run.name:<{width}}  {run}, {time_and_cost(run.seconds, host)}"))
     echo(str(there))
+    _say_devices(host)
     _say_what_waits(host)
     if host.price and len(there.runs) > 1:
         echo(f"Runs in all: {time_and_cost(sum(run.seconds for run in there.runs), host)}.")
     return FINISHED
+
+
+def _say_devices(host: Host) -> None:
+    """As the machine says now; as it has said last, if it does not answer, such as before `setup`."""
+    with suppress(HostError):
+        ask_host(host)
+    echo(printable(known_hardware(host)))
 
 
 def _say_what_waits(host: Host) -> None:
@@ -618,6 +667,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "add": add,
     "setup": setup,
     "check": check,
+    "preflight": preflight,
     "start": start,
     "follow": follow,
     "stop": stop,

@@ -19,13 +19,16 @@ prepare_program()
 from modules.config import ConfigError
 from modules.config.file_access import set_file_access
 from modules.files import printable
+from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.demo_images import draw_missing_images
 from modules.run.exit_codes import FINISHED
-from modules.run.hosts.host_list import named_hosts
+from modules.run.hosts.host_list import find_hosts, named_hosts
 from modules.run.queue.entries import MOST_ENTRIES, Entry, parse_devices
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.place_run import check_startable, progress_of
 from modules.run.queue.runner import QueueRunner
+from modules.run.remote.attendant import ADD
 
 EXAMPLES = """examples:
   three runs for the night:
@@ -38,6 +41,8 @@ EXAMPLES = """examples:
     python scripts/run_queue.py add dogs.yaml --devices 1
   one on this machine and another one, which it starts over ssh:
     python scripts/run_queue.py add cats.yaml --hosts beta
+  one on another machine, where `remote.py setup` has set up Tandem, while others run here:
+    python scripts/run_queue.py add cats.yaml --on beta
   what has become of them; entry 3 next; cats-slow not at all:
     python scripts/run_queue.py list
     python scripts/run_queue.py move 3 first
@@ -46,6 +51,7 @@ EXAMPLES = """examples:
 exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3 a run failed or a file cannot be
 written; of `run` also 130 or 143 stopped (the current run waits again, with a backup), 138 paused
 """
+_LEAVE = "Leave one out"
 PLACES = {"first": 0, "last": MOST_ENTRIES}
 STEPS = {"up": -1, "down": 1}
 
@@ -85,6 +91,17 @@ def parser() -> argparse.ArgumentParser:
         "--hosts",
         metavar="NAME,NAME",
         help="the machines that its run starts over ssh, and that it waits for as for its GPUs (scripts/hosts.py list)",
+    )
+    add.add_argument(
+        "--on",
+        metavar="NAME",
+        help="the machine of scripts/remote.py, set up there, that it waits for and trains on (default: this computer)",
+    )
+    add.add_argument("--multi_gpu", action="store_true", help="train on all GPUs there are, or all of --devices")
+    add.add_argument(
+        "--send_token",
+        action="store_true",
+        help="with --on: give the run the HF_TOKEN of the shell that works off the queue, for gated models",
     )
     add.add_argument("--first", action="store_true", help="before all others that wait")
     add_trust_code(add)
@@ -131,17 +148,27 @@ def numbers_of(options: argparse.Namespace) -> list[int]:
 def add_entry(options: argparse.Namespace) -> int:
     """`add`."""
     named = [] if options.run_name is None else [f"run_name={options.run_name}"]
+    named += ["enable_multi_gpu=true"] if options.multi_gpu else []
     hosts = [host.name for host in named_hosts(options.hosts)]
+    place = None if options.on is None else find_hosts([options.on], ADD)[0]
+    if place is not None and hosts:
+        raise ConfigError("--on and --hosts are both given, and a run on another machine trains there alone", _LEAVE)
+    if options.send_token and place is None:
+        raise ConfigError("--send_token is given without --on, and a run here has the token anyway", _LEAVE)
     config = resolved_config(options.config, [*options.set, *named], len(hosts))
     allow_code(config, trust=options.trust_code)  # nobody can be asked at night
     draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)
     devices = None if options.devices is None else parse_devices(options.devices)
-    entry = queue.add(config, devices, hosts=hosts, first=options.first)
+    if place is not None and (note := check_startable(queue, config, place)):
+        echo(f"Note: {note}")
+    there = {} if place is None else {"place": place.name, "sends_token": options.send_token}
+    entry = queue.add(config, devices, hosts=hosts, first=options.first, **there)
     if config.run_name not in (None, entry.name):
         echo(f"Note: {config.run_name} is taken, so this run is named {entry.name}.")
-    place = next(place for place, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
-    echo(f"Entry {entry.title} waits at place {place} of {queue.runs_dir}.")
+    number = next(number for number, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
+    where = f" for {entry.place}" if entry.place else ""
+    echo(f"Entry {entry.title} waits{where} at place {number} of {queue.runs_dir}.")
     if not queue.has_runner():
         runs = "" if options.runs_dir is None and config.runs_dir == "runs" else f" --runs_dir {queue.runs_dir}"
         echo(f"Work off the queue with: python scripts/run_queue.py run{runs}")
@@ -156,6 +183,8 @@ def show_list(options: argparse.Namespace) -> int:
         data = {"has_runner": has_runner, **found.model_dump(mode="json")}
         for entry in data["entries"]:
             entry["run_folder"] = str(queue.runs_dir / entry["name"])
+            if entry["state"] == "running":
+                entry["progress"] = progress_of(found.entry(entry["number"]), RunFolder(queue.runs_dir / entry["name"]))
         echo(json.dumps(data, indent=1))
         return FINISHED
     if not found.in_order():
@@ -163,8 +192,9 @@ def show_list(options: argparse.Namespace) -> int:
         return FINISHED
     width = max(len(entry.name) for entry in found.entries)
     for entry in found.in_order():
-        devices = " + ".join(["all" if entry.devices is None else ",".join(map(str, entry.devices)), *entry.hosts])
-        text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {devices:<7}  {_about(entry)}"
+        progress = progress_of(entry, queue.run_folder(entry)) if entry.state == "running" else ""
+        about = "  ".join(filter(None, (_about(entry), progress)))
+        text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {entry.devices_text:<7}  {about}"
         echo(printable(text.rstrip(), 2000))
     if found.waiting or any(entry.state == "running" for entry in found.entries):
         state = "A process works it off." if has_runner else "No process works it off; start one with `run`."

@@ -134,12 +134,13 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         default="samples",
         metavar="FOLDER",
-        help="where to write PNG files; existing ones stay (default: samples)",
+        help="where to write PNG files, and .mp4 of videos; existing ones stay (default: samples)",
     )
     top.add_argument("--steps", type=int, default=20, help="sampling steps (default: 20)")
     top.add_argument("--guidance_scale", type=float, default=4.0, help="how closely to follow the prompt (default: 4)")
     top.add_argument("--width", type=int, help="pixels (default: the resolution the model was trained at)")
     top.add_argument("--height", type=int, help="pixels (default: the resolution the model was trained at)")
+    top.add_argument("--frames", type=int, help="of a model of videos; 1 is an image (default: as it was trained)")
     top.add_argument("--seed", type=int, default=42, help="the same seed gives the same image (default: 42)")
     top.add_argument("--count", type=int, default=1, help="images per prompt, with consecutive seeds (default: 1)")
     output.add_argument("--no_grid", action="store_true", help="write no image of all images side by side")
@@ -319,6 +320,7 @@ def checked_sample(options: argparse.Namespace, prompt: str, seed: int) -> Sampl
         "reference": options.reference,
         "width": options.width,
         "height": options.height,
+        "frames": options.frames,
         "steps": options.steps,
         "guidance_scale": options.guidance_scale,
         "seed": seed,

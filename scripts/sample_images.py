@@ -13,7 +13,8 @@ from PIL import Image
 
 from modules.config import ConfigError, TrainConfig
 from modules.families._family import Family, SampleRequest
-from modules.monitoring import make_grid, save_image
+from modules.files.videos import Clip
+from modules.monitoring import make_grid, save_image, save_sample
 from modules.run.console import echo
 from modules.training.device.precision import Precision
 from modules.training.memory.move_model import move_model
@@ -113,10 +114,10 @@ def write_images(
             family.on_sampling_step = partial(events.step, before + number + 1, total)
             image = _generate(family, request, precision)
             file = folder / f"sample-{first + number:02d}.png"
-            save_image(image, file, {**request.settings(), **family.sample_metadata(), **origin})
-            echo(str(file))
+            shown = save_sample(image, file, {**request.settings(), **family.sample_metadata(), **origin})
+            echo(str(file if shown is image else file.with_suffix(".mp4")))
             events.report("image", file=str(file))
-            images.append((image, request.prompt))
+            images.append((shown, request.prompt))
     return images
 
 
@@ -138,7 +139,7 @@ def free_number(folder: Path) -> int:
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def _generate(family: Family, request: SampleRequest, precision: Precision) -> Image.Image:
+def _generate(family: Family, request: SampleRequest, precision: Precision) -> Image.Image | Clip:
     try:
         with precision.autocast():
             return family.sample(request)

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from app.child_program import start_module
-from app.curves.run_length import planned_world_size
 from app.form.setting_text import choice_title, with_titles
+from app.place import planned_world_size
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, frame, text, wrap_within
 from modules.config import TrainConfig, dump
 from modules.files import decode_json, expand_home, printable
 from modules.run.format_memory import format_memory
+from modules.run.hosts.hardware import Hardware
 from modules.run.queue.own_copy import own_copy
 from modules.run.suggestions import BatchMemory
 
@@ -37,6 +38,7 @@ class MemoryCard:
         self.answer = MemoryAnswer()
         self._state = state
         self._config: TrainConfig | None = None
+        self._machine: Hardware | None = None  # that the answer is for; None: this computer
         self._answered: TrainConfig | None = None
         self._is_busy = False
         self._request = 0
@@ -66,9 +68,12 @@ class MemoryCard:
             self._config = None
             self.line.configure(text="Known once the settings are valid.")
             return
-        if config == self._config:
+        machine = self._state.place.machine
+        if (config, machine) == (self._config, self._machine):
             return
         self.hide()
+        if machine != self._machine:
+            self._machine, self._answered = machine, None
         self._config = config
         if self.is_current:
             self._show_facts(config)
@@ -95,13 +100,13 @@ class MemoryCard:
 
     def _ask(self) -> None:
         self._job = ""
-        request, config = self._request, self._config
+        request, config, machine = self._request, self._config, self._machine
         if self._is_busy or config is None:
             return  # `_show` asks again
         self._is_busy = True
         program = self.program = MemoryProgram()
         self._state.background.run(
-            lambda: memory_answer(program, config),
+            lambda: memory_answer(program, config, machine),
             lambda answer: self._show(request, config, answer),
             lambda reason: self._show(request, config, MemoryAnswer(error=reason)),
         )
@@ -138,7 +143,10 @@ class MemoryCard:
             self.warning.pack_forget()
 
     def _say(self) -> None:
-        self.line.configure(text=with_titles(self.answer.error) or remark(self.answer))
+        said = with_titles(self.answer.error) or remark(self.answer)
+        if self._machine is not None and self.answer.rows:
+            said += f" Whether it fits is asked of the GPUs of {self._machine.name}: {self._machine}"
+        self.line.configure(text=said)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
@@ -197,10 +205,10 @@ def _total(rows: list[Row]) -> str:
     return shown if all(row.is_exact for row in rows) else f"≈ {shown}"
 
 
-def memory_answer(program: MemoryProgram, config: TrainConfig) -> MemoryAnswer:
-    """Slow: call it off the main thread. Raises ConfigError, OSError."""
+def memory_answer(program: MemoryProgram, config: TrainConfig, machine: Hardware | None) -> MemoryAnswer:
+    """On this computer, or on a machine. Slow: call it off the main thread. Raises ConfigError, OSError."""
     whole_paths = own_copy(config, expand_home(config.runs_dir).absolute(), None)
-    return program.ask(dump(whole_paths), planned_world_size(config))
+    return program.ask(dump(whole_paths), planned_world_size(config, machine), machine)
 
 
 @dataclass(frozen=True)
@@ -238,11 +246,12 @@ class MemoryProgram:
         """Whether the process exists."""
         return self._process is not None and self._process.poll() is None
 
-    def ask(self, settings: Mapping[str, object], world_size: int) -> MemoryAnswer:
+    def ask(self, settings: Mapping[str, object], world_size: int, machine: Hardware | None = None) -> MemoryAnswer:
         """The answer for a whole config, after seconds; `stop` makes it one with an error. Raises OSError."""
+        there = [] if machine is None else [machine.model_dump_json()]
         if self._is_stopped:
             return MemoryAnswer(error=_UNKNOWN)
-        process = self._process = start_module("modules.training.memory_table", str(world_size))
+        process = self._process = start_module("modules.training.memory_table", str(world_size), *there)
         if self._is_stopped:  # while it was being started
             process.kill()
         try:

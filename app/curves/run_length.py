@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.images.image_index import absolute_concepts
+from app.place import planned_world_size
 from app.state import AppState
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig
+from modules.config import TrainConfig
 from modules.files import decode_json, whole_path
-from modules.run import LaunchPlan
+from modules.run.hosts.hardware import Hardware
 
 SETTINGS: Final = (
     *(
@@ -55,42 +56,37 @@ class RunLength:
         self.length = Length()
         self.is_counting = True
         self._owner, self._state, self._changed = owner, state, changed
-        self._asked = ""
+        self._asked, self._machine = "", state.place.machine
         self._job = ""
 
     def refresh(self) -> None:
-        """Count again, in the background, if a setting that matters has changed."""
+        """Count again, in the background, if a setting that matters or the place has changed."""
         asked = json.dumps({name: self._state.draft.data.get(name) for name in SETTINGS})
-        if asked == self._asked:
+        if (asked, self._state.place.machine) == (self._asked, self._machine):
             return
         if self._job:
             self._owner.after_cancel(self._job)
         self._job = self._owner.after(PAUSE_MS if self._asked else 1, self._count)
-        self._asked = asked
+        self._asked, self._machine = asked, self._state.place.machine
 
     def _count(self) -> None:
         self._job = ""
-        asked, config = self._asked, self._state.draft.config
+        asked, machine, config = self._asked, self._machine, self._state.draft.config
         data = {name: value for name, value in json.loads(asked).items() if value is not None}
-        self._state.background.run(lambda: count_steps(data, config), lambda found: self._show(asked, found))
+        self._state.background.run(
+            lambda: count_steps(data, config, machine), lambda found: self._show(asked, machine, found)
+        )
 
-    def _show(self, asked: str, found: Length) -> None:
-        if asked == self._asked and (self.is_counting or found != self.length):
+    def _show(self, asked: str, machine: Hardware | None, found: Length) -> None:
+        is_wanted = (asked, machine) == (self._asked, self._machine)
+        if is_wanted and (self.is_counting or found != self.length):
             self.length, self.is_counting = found, False
             self._changed()
 
 
-def planned_world_size(config: TrainConfig) -> int:
-    """The processes that a run would have; slow."""
-    try:
-        return LaunchPlan.from_config(config, config_path="config.json").world_size or 1
-    except ConfigError:
-        return 1  # which its own fields report
-
-
-def count_steps(data: Mapping[str, object], config: TrainConfig | None) -> Length:
-    """The length of a run with these SETTINGS. Slow: call it off the main thread."""
-    unknown = Length(world_size=1 if config is None else planned_world_size(config))
+def count_steps(data: Mapping[str, object], config: TrainConfig | None, machine: Hardware | None = None) -> Length:
+    """The length of a run with these SETTINGS on this computer, or on a machine. Slow: call it off the main thread."""
+    unknown = Length(world_size=1 if config is None else planned_world_size(config, machine))
     if not data.get("concepts"):
         return unknown
     argv = [sys.executable, "-m", "modules.data.loading.count_steps", str(unknown.world_size)]

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from app.curves.run_length import Length, RunLength
-from app.monitor.run_list import head_and_tail
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import card, text, wrap_within
 from modules.config import Interval, TrainConfig, dump, effective_batch
 from modules.files import FileFault, printable, read_json
-from modules.run.folder.run_folder import newest_first
+from modules.run.folder.event_reader import head_and_tail
+from modules.run.folder.run_folder import RunFolder, newest_first
 from modules.run.format_duration import in_words
+from modules.run.remote.run_copy import read_copy
 from modules.run.view.run_view import RunView
 
 _LANE: Final = 26  # this and all sizes below in unscaled pixels
@@ -97,8 +98,9 @@ def duration_s(config: TrainConfig, length: Length, rate: Rate) -> float:
     return length.steps * effective_batch(config, length.world_size) / rate.samples_per_s
 
 
-def measured_rate(runs_dir: Path, config: TrainConfig) -> Rate | None:
-    """That of the newest run with the same model, size, batch and devices. Reads files: call it off the Tk thread."""
+def measured_rate(runs_dir: Path, config: TrainConfig, machine: str = "") -> Rate | None:
+    """That of the newest run on this computer, or on the `machine` of this name, with the same model, size, batch and
+    devices. Reads files: call it off the Tk thread."""
     wanted = _pace(dump(config))
     runs = newest_first(runs_dir, lambda run: run.events_file.stat().st_mtime if run.config_file.is_file() else None)
     for folder in runs[:_MOST_RUNS]:
@@ -106,13 +108,19 @@ def measured_rate(runs_dir: Path, config: TrainConfig) -> Rate | None:
             settings = read_json(folder.config_file)
         except (OSError, FileFault):
             continue
-        if not isinstance(settings, dict) or _pace(settings) != wanted:
+        if not isinstance(settings, dict) or _pace(settings) != wanted or _machine_of(folder) != machine:
             continue
         view = RunView()
         view.apply(head_and_tail(folder.events_file))
         if view.step is not None and view.step.samples_per_s:
             return Rate(view.step.samples_per_s, folder.name)
     return None
+
+
+def _machine_of(folder: RunFolder) -> str:
+    """That the run has trained on; "" for this computer."""
+    copy = read_copy(folder)
+    return "" if copy is None else copy.machine
 
 
 def _pace(settings: dict[str, object]) -> list[object]:
@@ -127,7 +135,7 @@ class TimelineCard:
         self._state = state
         self.rate: Rate | None = None
         self.lanes: list[Lane] = []
-        self._asked: tuple[Path, list[object]] | None = None
+        self._asked: tuple[Path, str, list[object]] | None = None
         self.run_length = RunLength(self.frame, state, self.refresh)
         text(self.frame, "Timeline of the run", "heading").pack(
             anchor="w", padx=theme.px(16), pady=(theme.px(12), theme.px(4))
@@ -160,7 +168,9 @@ class TimelineCard:
         self._asked = None
 
     def _measure(self, config: TrainConfig) -> None:
-        asked = self._state.runs_dir, _pace(dump(config))
+        machine = self._state.place.machine
+        where = "" if machine is None else machine.name
+        asked = self._state.runs_dir, where, _pace(dump(config))
         if asked == self._asked:
             return
         self._asked = asked
@@ -170,7 +180,7 @@ class TimelineCard:
                 self.rate = rate
                 self.refresh()
 
-        self._state.background.run(lambda: measured_rate(asked[0], config), measured)
+        self._state.background.run(lambda: measured_rate(asked[0], config, where), measured)
 
     def _draw(self) -> None:
         canvas, total, lane = self.canvas, self.run_length.length.steps, theme.px(_LANE)

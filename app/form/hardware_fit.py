@@ -1,4 +1,4 @@
-"""Which models fit the GPUs of this computer: the presets say for how much memory they are made."""
+"""Which models fit the GPUs where Train starts runs: the presets say for how much memory they are made."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from functools import cache
 from modules.config import preset_names
 from modules.config.family_about import FamilyAbout
 from modules.config.io.presets import OWN, PresetSummary, preset_summary
-from modules.machine import visible_gpus
+from modules.machine import Gpu, visible_gpus
+from modules.run.hosts.hardware import Hardware
 
 
 @dataclass(frozen=True)
 class HardwareFit:
-    """The memory of the largest GPU in GiB, 0 without one, and the presets made for one GPU."""
+    """The memory of the largest GPU in GiB, 0 without one, the presets made for one GPU, and whose GPU it is."""
 
     gpu_gib: int
     presets: Sequence[PresetSummary]
+    whose: str = "your"
 
     def preset(self, family: str, method: str, base_model: str) -> PresetSummary | None:
         """That of a base model for the most memory that is there, else that for the least.
@@ -34,7 +36,7 @@ class HardwareFit:
         return fitting[-1] if fitting else next(iter(found), None)
 
     def line(self, about: FamilyAbout) -> str:
-        """Whether a LoRA of this family can be trained here, as `preset` proposes it; empty without a GPU, or where
+        """Whether a LoRA of this family can be trained there, as `preset` proposes it; empty without a GPU, or where
         only a trial can tell.
 
         Several GPUs are no help: all presets for them keep the whole model on each.
@@ -43,16 +45,27 @@ class HardwareFit:
             return ""
         preset = self.preset(about.name, "lora", "")
         if preset is not None and preset.memory_gb <= self.gpu_gib:
-            return "LoRA fits your GPU" + (f" with {preset.quantised}" if preset.quantised else "")
+            return f"LoRA fits {self.whose} GPU" + (f" with {preset.quantised}" if preset.quantised else "")
         weights = math.ceil(about.weights_gb[0])
         if weights <= self.gpu_gib:
             return ""
         return f"LoRA needs {preset.memory_gb} GB on one GPU" if preset else f"LoRA in bf16 needs {weights}+ GB"
 
 
+def hardware_fit(machine: Hardware | None = None) -> HardwareFit:
+    """Of this computer, or of a machine; reads files and the driver, so not on the Tk thread."""
+    gpus = _gpus_here() if machine is None else machine.as_gpus
+    largest = max((gpu.memory_mib for gpu in gpus), default=0)
+    whose = "your" if machine is None else f"{machine.name}'s"
+    return HardwareFit(round(largest / 1024), _presets(), whose)
+
+
 @cache
-def hardware_fit() -> HardwareFit:
-    """Of this computer; reads files and the driver, so not on the Tk thread."""
-    largest = max((gpu.memory_mib for gpu in visible_gpus()), default=0)
+def _gpus_here() -> Sequence[Gpu]:
+    return visible_gpus()
+
+
+@cache
+def _presets() -> Sequence[PresetSummary]:
     ours = [preset_summary(name) for name in preset_names() if not name.startswith(f"{OWN}/")]
-    return HardwareFit(round(largest / 1024), [preset for preset in ours if preset.memory_gb])
+    return [preset for preset in ours if preset.memory_gb]

@@ -175,7 +175,7 @@ class GenerateForm(tk.Frame):
         self._path(body, "reference")
 
     def _build_images(self, body: tk.Frame) -> None:
-        for names in (("width", "height"), ("steps", "guidance_scale"), ("count", "seed")):
+        for names in (("width", "height"), ("steps", "guidance_scale"), ("count", "seed"), ("frames",)):
             row = frame(body)
             row.pack(fill="x")
             for column, name in enumerate(names):

@@ -31,7 +31,7 @@ _EMPTY: Final = (
     "The images appear here side by side."
 )
 _USE_AS_DATA: Final = "Copy it, with the prompt as its caption, into the folder “chosen” beside it, which is a concept"
-_REUSED: Final = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed")
+_REUSED: Final = ("prompt", "negative_prompt", "width", "height", "frames", "steps", "guidance_scale", "seed")
 _TITLES: Final = {
     "prompt": "Prompt",
     "written_prompt": "Prompt as written",
@@ -40,6 +40,7 @@ _TITLES: Final = {
     "model": "Model",
     "lora": "LoRA",
     "size": "Size",
+    "frames": "Frames",
     "steps": "Sampling steps",
     "guidance_scale": "Guidance scale",
     "seed": "Seed",

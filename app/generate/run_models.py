@@ -35,6 +35,7 @@ class RunModel:
     guidance_scale: float | None = None
     seed: int | None = None
     reference: str = ""
+    frames: int | None = None
 
     @property
     def fields(self) -> dict[str, object]:
@@ -46,6 +47,7 @@ class RunModel:
             "family": "automatic",  # the LoRA's folder says it
             "width": self.width,
             "height": self.height,
+            "frames": self.frames,
         }
         if self.prompt:
             found |= {"prompt": self.prompt, "negative_prompt": self.negative_prompt, "reference": self.reference}
@@ -91,6 +93,7 @@ def read_run_model(folder: RunFolder, step: int | None = None) -> RunModel:
         sample.guidance_scale,
         sample.seed,
         sample.reference,
+        sample.frames,
     )
 
 

@@ -115,6 +115,7 @@ def arguments(settings: GenerateSettings, events: Path) -> list[str]:
         "guidance_scale": settings.guidance_scale,
         "width": settings.width,
         "height": settings.height,
+        "frames": settings.frames,
         "out": _path(settings.folder),
         "events": events,
     }

@@ -103,7 +103,7 @@ class BucketTable(tk.Frame):
 
     def _draw_shape(self, name: str, left: int, top: int, height: int) -> None:
         """The size's shape as a small frame at the start of its bar."""
-        wide, high = map(int, name.split("+")[0].split("x"))
+        wide, high, *_ = map(int, name.split("+")[0].split("x"))
         scale = theme.px(_BAR - 10) / max(wide, high)
         w, h = max(2, wide * scale), max(2, high * scale)
         x, y = left + theme.px(2), top + (height - h) / 2

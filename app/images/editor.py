@@ -331,6 +331,10 @@ def _set_caption(image: IndexedImage, text: str | None, files: CaptionFiles) -> 
 def _details(image: IndexedImage) -> str:
     width, height = image.bucket_size
     size = f"{image.width} × {image.height} pixels, trained at {width} × {height}"
+    if image.seconds:
+        clip = f"a clip of {image.frames} frames" if image.frames > 1 else "one frame"
+        lasts = f"Video of {image.seconds:.3g} s"
+        size = f"{lasts}, {image.width} × {image.height} pixels, trained as {clip} of {width} × {height}"
     made_from = ", ".join(printable(each.name, mask=False) for each in image.references)
     return f"{size}\nFrom {made_from}" if made_from else size
 

@@ -177,8 +177,9 @@ class ImageGrid(tk.Frame):
 
     def _draw_name(self, image: IndexedImage, left: int, top: int, is_selected: bool) -> None:
         name = printable(image.file.name, mask=False)
-        most = theme.px(SIDE) // max(1, theme.px(7))
+        most = theme.px(SIDE) // max(1, theme.px(7)) - (8 if image.seconds else 0)
         short = name if len(name) <= most else f"{name[: most - 8]}…{name[-7:]}"
+        short += f" · {image.seconds:.3g} s" if image.seconds else ""
         colour = theme.TEXT if is_selected else theme.MUTED
         centre = left + theme.px(SIDE) // 2, top + theme.px(NAME_HEIGHT) // 2
         self.canvas.create_text(*centre, text=short, fill=theme.resolve(colour), font=theme.tk_font("small"))

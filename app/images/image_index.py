@@ -21,7 +21,7 @@ from modules.files.addresses import concept_folder, is_address
 SURVEY_SETTINGS = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
     "fewer_buckets",
-    *("masked_training", "validation_split", "seed", "family"),
+    *("masked_training", "validation_split", "seed", "family", "frames", "fps"),
 )
 _COUNTED: Final = {
     "broken": "unreadable",
@@ -40,16 +40,22 @@ class IndexedImage:
     file: Path
     width: int
     height: int
-    bucket: str  # "WxH"
+    bucket: str  # "WxH", or of a clip "WxHxFRAMES"
     caption: str  # one caption per line, or the only one; see CaptionFiles.caption
     caption_state: str  # found, missing, unreadable, empty, control (characters)
     references: tuple[Path, ...] = ()  # that it is made from; for families that edit images
     mask: Path | None = None  # with masked_training
+    seconds: float = 0.0  # of a video
+
+    @property
+    def frames(self) -> int:
+        """With how many a video is trained; 1 of an image."""
+        return int("".join(self.bucket.split("x")[2:]) or 1)
 
     @property
     def bucket_size(self) -> tuple[int, int]:
         """Width and height at which the image is trained, in pixels."""
-        width, _, height = self.bucket.partition("x")
+        width, height, *_ = self.bucket.split("x")
         return int(width), int(height)
 
 
@@ -261,7 +267,7 @@ def _absolute_references(concept: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:
-    relative, width, height, bucket, caption, state, references, mask = row
+    relative, width, height, bucket, caption, state, references, mask, seconds = row
     assert isinstance(references, list)
     return IndexedImage(
         concept,
@@ -274,6 +280,7 @@ def _parse_image(concept: int, root: Path, row: list[object]) -> IndexedImage:
         str(state),
         tuple(Path(str(each)) for each in references),
         root / str(mask) if mask else None,
+        float(str(seconds)),
     )
 
 

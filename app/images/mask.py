@@ -12,6 +12,7 @@ from PIL import Image, ImageChops, ImageDraw
 from modules.config.file_access import mode_beside
 from modules.files import FileFault, check_changeable, replacing
 from modules.files.images import open_image, upright_rgb
+from modules.files.videos import is_video, read_poster
 
 TRAINED: Final = 255
 LEFT_OUT: Final = 0
@@ -98,13 +99,17 @@ def draw_stroke(pixels: Image.Image, start: Point, end: Point, radius: float, va
 
 
 def open_mask(image: Path, file: Path) -> tuple[Image.Image, Mask]:
-    """An image as it is trained, and the mask in `file`, or one that leaves out everything if there is no file.
+    """An image as it is trained, or the first frame of a video, and the mask in `file`, or one that leaves out
+    everything if there is no file.
 
     Raises OSError or FileFault if one of them cannot be read.
     """
     try:
-        with open_image(image) as opened:
-            rgb = upright_rgb(opened)
+        if is_video(image):
+            rgb = read_poster(image)
+        else:
+            with open_image(image) as opened:
+                rgb = upright_rgb(opened)
         if not os.path.exists(file):
             return rgb, Mask(Image.new("L", rgb.size, LEFT_OUT))
         with open_image(file) as opened:

@@ -17,6 +17,7 @@ from PIL import Image
 from modules.files import file_stamp
 from modules.files.images import open_image, small_rgb
 from modules.files.user_folder import user_cache_folder
+from modules.files.videos import is_video, read_poster
 
 SIDE = 144
 _MEMORY_ENTRIES = 1500  # at most about 100 KB each
@@ -117,7 +118,11 @@ class Thumbnails:
 def _shrunk(file: Path, side: int) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return small_rgb(file, side)
+        if not is_video(file):
+            return small_rgb(file, side)
+        poster = read_poster(file)
+        poster.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return poster
 
 
 def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:

@@ -67,7 +67,10 @@ def _as_its_run(entry: Entry, run: RunSummary) -> Entry:
 
 def _result(run: RunSummary, entry: Entry) -> str:
     if entry.state == "running":
-        return progress_text(run.status, run.step, run.total_steps, run.loss)
+        text = progress_text(run.status, run.step, run.total_steps, run.loss)
+        if run.status.kind in ("sending", "pulling") and run.status.fraction:
+            return f"{text} ({run.status.fraction:.0%})"
+        return f"on {entry.place}: {text}" if entry.place and run.status.kind == "training" else text
     if entry.state == "failed":
         return ""  # why is said instead
     losses = loss_text(run.loss, run.validation_loss)

@@ -127,7 +127,7 @@ def row_of(entry: Entry, settings: str = "", result: str = "", run_s: float | No
         str(entry.number),
         entry.name,
         _STATES[entry.state],
-        " + ".join(["All" if entry.devices is None else ", ".join(map(str, entry.devices)), *entry.hosts]),
+        entry.devices_text if entry.place else f"{entry.devices_text[0].upper()}{entry.devices_text[1:]}",
         _time(entry, run_s),
         settings,
         _end(entry) or result,

@@ -12,16 +12,14 @@ from typing import Final
 from app.form.setting_text import format_value
 from app.runs.liveness import Liveness, read_liveness
 from app.runs.status import Status, status_of
-from modules.files import FileFault, open_regular, read_json
-from modules.run import Event, EventReader, RunFolder
-from modules.run.folder.event_reader import parse_events
+from modules.files import FileFault, read_json
+from modules.run import EventReader, RunFolder
+from modules.run.folder.event_reader import head_and_tail
 from modules.run.folder.run_folder import newest_first
 from modules.run.folder.run_notes import RunNotes, notes_file, read_notes
 from modules.run.view.run_view import RunView
 
 MAX_RUNS: Final = 2000
-_HEAD_BYTES: Final = 192 << 10
-_TAIL_BYTES: Final = 96 << 10
 
 
 @dataclass(frozen=True)
@@ -144,23 +142,6 @@ def _folders(runs_dir: Path) -> list[Path]:
     """The run folders in a folder, newest first."""
     found = newest_first(runs_dir, lambda run: run.path.stat().st_mtime if run.config_file.is_file() else None)
     return [run.path for run in found[:MAX_RUNS]]
-
-
-def head_and_tail(file: Path) -> list[Event]:
-    """The first and the last events of a file; none if it cannot be read."""
-    try:
-        with open_regular(file) as events:
-            head = events.read(_HEAD_BYTES)
-            end = events.seek(0, 2)
-            if end <= _HEAD_BYTES:
-                return list(parse_events(head))
-            events.seek(max(_HEAD_BYTES, end - _TAIL_BYTES))
-            tail = events.read(_TAIL_BYTES)
-    except (OSError, FileFault):
-        return []
-    whole_head = head[: head.rfind(b"\n") + 1]
-    whole_tail = tail[tail.find(b"\n") + 1 : tail.rfind(b"\n") + 1]
-    return [*parse_events(whole_head), *parse_events(whole_tail)]
 
 
 def _config(path: Path) -> object:

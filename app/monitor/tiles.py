@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from modules.files import decode_json
 from modules.files.images import open_image
+from modules.files.videos import video_beside
 from modules.run.view.event_records import SampleFile
 
 _MAX_TILES: Final = 400
@@ -104,9 +105,19 @@ def read_image(file: Path, side: int) -> Image.Image | None:
         with open_image(file) as image:
             if image.width * image.height > _MAX_PIXELS:
                 return None
-            return fit_image(image.convert("RGB"), side, side)
+            tile = fit_image(image.convert("RGB"), side, side)
+            return tile if video_beside(file) is None else _with_play_mark(tile)
     except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
         return None
+
+
+def _with_play_mark(tile: Image.Image) -> Image.Image:
+    """A copy with the triangle that says that it is a video, in its lower left corner."""
+    marked, size = tile.copy(), max(8, min(tile.size) // 8)
+    left, top = size // 2, tile.height - size - size // 2
+    corners = ((left, top), (left, top + size), (left + size, top + size // 2))
+    ImageDraw.Draw(marked).polygon(corners, fill="white", outline="black")
+    return marked
 
 
 def fit_image(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -9,12 +9,14 @@ from typing import Final, Protocol
 
 from PIL import Image, ImageTk
 
+from app.monitor.playback import Playback
 from app.monitor.tiles import fit_image, read_settings
 from app.widgets import theme
 from app.widgets.buttons import Button, frame, text
 from app.widgets.scroll import Scroll
 from app.windows.dialog import EDGE
 from modules.files.images import memory_to_decode, open_image
+from modules.files.videos import video_beside
 from modules.run.view.event_records import SampleFile
 
 _SIZE: Final = (900, 620)
@@ -29,6 +31,7 @@ _SETTINGS: Final = {
     "reference": "Reference image",
     "step": "After training step",
     "size": "Size",
+    "frames": "Frames",
     "steps": "Sampling steps",
     "guidance_scale": "Guidance scale",
     "seed": "Seed",
@@ -44,10 +47,10 @@ class Neighbours(Protocol):
 
 
 class SampleViewer(tk.Toplevel):
-    """Left and right: same prompt, other step; up and down: other prompt of the step; Escape closes."""
+    """Left and right: same prompt, other step; up and down: other prompt of the step; Escape closes. A video plays."""
 
     titles: Mapping[str, str] = _SETTINGS
-    keys_help = "Left and right: other steps.  Up and down: other prompts.  Esc: close."
+    keys_help = "Left and right: other steps.  Up and down: other prompts.  Space: pause a video.  Esc: close."
 
     def __init__(self, parent: tk.Misc, index: Neighbours, sample: SampleFile) -> None:
         super().__init__(parent)
@@ -69,7 +72,7 @@ class SampleViewer(tk.Toplevel):
         for key, act in (
             ("<Left>", lambda: self._step_by(-1)), ("<Right>", lambda: self._step_by(1)),
             ("<Up>", lambda: self._prompt_by(-1)), ("<Down>", lambda: self._prompt_by(1)),
-            ("<Escape>", self.destroy),
+            ("<space>", self._play_or_pause), ("<Escape>", self.destroy),
         ):  # fmt: skip
             self.bind(key, lambda event, act=act: act())  # type: ignore[misc]
         self.surface.bind("<Configure>", lambda event: self._draw())
@@ -100,6 +103,11 @@ class SampleViewer(tk.Toplevel):
         except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
             self._image = None
         self._draw()
+        if self.playback.show(video_beside(file)):
+            self.play.pack(anchor="w", pady=(0, theme.px(8)), before=self.copy)
+            self._show_play()
+        else:
+            self.play.pack_forget()
 
     def heading(self, sample: SampleFile) -> str:
         """The title of the window."""
@@ -116,7 +124,9 @@ class SampleViewer(tk.Toplevel):
         side.pack_propagate(False)
         self.buttons = frame(side)
         self.buttons.pack(side="bottom", anchor="w")
-        Button(self.buttons, "Copy prompt", self._copy, icon="copy", bg=theme.CARD).pack(anchor="w")
+        self.play = Button(self.buttons, "Pause", self._play_or_pause, icon="pause", bg=theme.CARD)  # of a video
+        self.copy = Button(self.buttons, "Copy prompt", self._copy, icon="copy", bg=theme.CARD)
+        self.copy.pack(anchor="w")
         text(
             side,
             self.keys_help,
@@ -138,6 +148,7 @@ class SampleViewer(tk.Toplevel):
         self.surface = tk.Canvas(self, borderwidth=0, highlightthickness=0)
         theme.paint(self.surface, bg=theme.WINDOW)
         self.surface.pack(side="left", fill="both", expand=True)
+        self.playback = Playback(self.surface, self._draw_frame)
 
     def _draw(self) -> None:
         surface = self.surface
@@ -151,6 +162,21 @@ class SampleViewer(tk.Toplevel):
             margin = theme.px(20)
             self._photo = ImageTk.PhotoImage(fit_image(self._image, max(20, width - margin), max(20, height - margin)))
             surface.create_image(width / 2, height / 2, image=self._photo)
+
+    def _draw_frame(self, frame: Image.Image) -> None:
+        self._image = frame
+        self._draw()
+
+    def _play_or_pause(self) -> None:
+        if self.playback.is_playing:
+            self.playback.pause()
+        else:
+            self.playback.play()
+        self._show_play()
+
+    def _show_play(self) -> None:
+        playing = self.playback.is_playing
+        self.play.configure(text="Pause" if playing else "Play", icon="pause" if playing else "play")
 
     def _step_by(self, by: int) -> None:
         self._show_neighbour(self._index.of_prompt(self.sample.prompt), by)

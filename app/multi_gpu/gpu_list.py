@@ -1,4 +1,5 @@
-"""The GPUs of this machine with checkbox, memory, load, temperature and power, drawn on one canvas."""
+"""The GPUs where Train starts the run, with checkbox and memory; those of this computer also with load, temperature and
+power. They are drawn on one canvas."""
 
 from __future__ import annotations
 
@@ -6,24 +7,39 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from app.state import AppState
 from app.widgets import theme
 from app.widgets.bar import Bar
-from app.widgets.buttons import card, frame, text, wrap_within
+from app.widgets.buttons import Button, card, frame, text, wrap_within
+from modules.files import printable
 from modules.machine import Gpu, GpuLoad, gpu_load, visible_gpus
+from modules.run.hosts.hardware import Hardware
 
 ROW = 52
+_ASK = 120  # unscaled pixels beside the text for the button
+_SEVERAL_ON_CPU = "For a test of several processes that share it, switch on “Multi-GPU training” and set “World size”."
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    """The GPUs that a run may use, with their current load."""
+    """The GPUs that a run may use on this computer with their current load, or on a `machine`, without."""
 
     gpus: tuple[Gpu, ...] = ()
     loads: tuple[GpuLoad, ...] = ()
+    machine: Hardware | None = None
+
+    @property
+    def found_none(self) -> str:
+        """What it means that there are no GPUs; "" if there are some."""
+        if self.gpus:
+            return ""
+        if self.machine is None:
+            return f"No GPU found: training runs on the CPU. {_SEVERAL_ON_CPU}"
+        return f"It has no GPU: training runs on its CPU. {_SEVERAL_ON_CPU}" if self.machine.at else ""
 
 
 def read_gpus() -> GpuReading:
-    """Query the driver, which takes some tens of milliseconds: call it off the main thread."""
+    """Query this computer's driver, which takes some tens of milliseconds: call it off the main thread."""
     gpus = visible_gpus()
     return GpuReading(tuple(gpus), tuple(gpu_load(gpus)))
 
@@ -34,8 +50,9 @@ class GpuList:
     Up and Down move, Space toggles a GPU; at least one stays selected.
     """
 
-    def __init__(self, parent: tk.Misc, on_select: Callable[[tuple[int, ...] | None], object]) -> None:
+    def __init__(self, parent: tk.Misc, state: AppState, on_select: Callable[[tuple[int, ...] | None], object]) -> None:
         self.frame = card(parent)
+        self._place = state.place
         self._on_select = on_select
         self._reading: GpuReading | None = None
         self._ids: tuple[int, ...] | None = None
@@ -43,12 +60,19 @@ class GpuList:
         self._bars: list[Bar] = []
         head = frame(self.frame)
         head.pack(fill="x", padx=theme.px(16), pady=(theme.px(12), theme.px(4)))
-        text(head, "GPUs on this machine", "heading").pack(side="left")
+        self._title = text(head, "GPUs on this machine", "heading")
+        self._title.pack(side="left")
         self._count = text(head, font="small", colour=theme.MUTED)
         self._count.pack(side="right")
         self._message = text(self.frame, "Looking for GPUs…", colour=theme.MUTED)  # takes seconds on a busy machine
         wrap_within(self._message, self.frame)
         self._message.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(12)))
+        self._below = frame(self.frame)  # of another machine: from when this is
+        self.ask_button = Button(self._below, "Ask again", self._place.ask, bg=theme.CARD)
+        self.ask_button.pack(side="right", anchor="n")
+        self._known = text(self._below, font="small", colour=theme.MUTED)
+        wrap_within(self._known, self._below, margin=_ASK)
+        self._known.pack(side="left", fill="x")
         self.canvas = tk.Canvas(self.frame, height=0, width=10, borderwidth=0, highlightthickness=0, takefocus=1)
         self.canvas.bind("<Configure>", lambda event: self._draw())
         self.canvas.bind("<Button-1>", self._on_click)
@@ -60,11 +84,16 @@ class GpuList:
         theme.follow(self.canvas, "rows", self._recolour)
 
     def show(self, reading: GpuReading, device_ids: Sequence[int] | None) -> None:
-        """Show the driver's readings and the selection of the settings."""
+        """Show the readings and the selection of the settings."""
         ids = None if device_ids is None else tuple(device_ids)
+        self._show_known(reading.machine)
         if (reading, ids) == (self._reading, self._ids):
             return
-        count_changed = self._reading is None or len(reading.gpus) != len(self._reading.gpus)
+        before = self._reading
+        count_changed = before is None or (len(reading.gpus), reading.found_none) != (
+            len(before.gpus),
+            before.found_none,
+        )
         self._reading, self._ids = reading, ids
         if count_changed:
             self._arrange(reading)
@@ -91,22 +120,30 @@ class GpuList:
             self._on_select(None if every else tuple(gpu.index for gpu in gpus if gpu.index in selection))
 
     def _arrange(self, reading: GpuReading) -> None:
-        found = bool(reading.gpus)
-        self._message.configure(
-            text=""
-            if found
-            else (
-                "No GPU found: training runs on the CPU. For a test of several processes that share it, switch on "
-                "“Multi-GPU training” and set “World size”."
-            )
-        )
-        if found:
-            self._message.pack_forget()
+        self._message.configure(text=reading.found_none)
+        self._message.pack_forget()
+        self.canvas.pack_forget()
+        self._below.pack_forget()
+        if reading.gpus:
             self.canvas.configure(height=theme.px(ROW * len(reading.gpus)))
             self.canvas.pack(fill="x", padx=theme.px(8), pady=(0, theme.px(8)))
-        else:
-            self.canvas.pack_forget()
+        elif reading.found_none:
             self._message.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(12)))
+        if reading.machine is not None:
+            self._below.pack(fill="x", padx=theme.px(16), pady=(0, theme.px(12)))
+
+    def _show_known(self, machine: Hardware | None) -> None:
+        """Whose GPUs these are, and from when that is known."""
+        self._title.configure(text="GPUs on this machine" if machine is None else f"GPUs on {machine.name}")
+        if machine is None:
+            return
+        is_asking, fault = self._place.is_asking, self._place.fault
+        obstacle = f"It cannot use its GPUs: {printable(machine.obstacle).rstrip('.')}." if machine.obstacle else ""
+        why = f"It could not be asked again: {fault}" if fault else obstacle
+        self._known.configure(text=" ".join(filter(None, [str(machine), f"Asking {machine.name}…" * is_asking or why])))
+        theme.paint(self._known, fg=theme.WARN if why and not is_asking else theme.MUTED)
+        label = "Ask again" if machine.at else f"Ask {machine.name}"
+        self.ask_button.configure(text=label, state="disabled" if is_asking else "normal")
 
     def _move(self, by: int) -> str:
         self._row = min(max(self._row + by, 0), max(len(self._gpus) - 1, 0))
@@ -147,9 +184,10 @@ class GpuList:
             font=theme.tk_font("small"),
         )  # fmt: skip
         used = 0 if load is None or load.memory_used_mib is None else load.memory_used_mib
-        memory = f"{used / 1024:.1f} of {gpu.memory_mib / 1024:.0f} GiB"
-        bar_end = width - theme.px(140)
-        self._draw_bar(left, top + theme.px(34), bar_end, used / max(1, gpu.memory_mib), is_on)
+        memory = f"{gpu.memory_mib / 1024:.0f} GiB"
+        if self._reading is not None and self._reading.machine is None:
+            memory = f"{used / 1024:.1f} of {memory}"
+            self._draw_bar(left, top + theme.px(34), width - theme.px(140), used / max(1, gpu.memory_mib), is_on)
         canvas.create_text(
             width - theme.px(12), top + theme.px(37), anchor="e", text=memory, fill=theme.resolve(theme.MUTED),
             font=theme.tk_font("small"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from app.form.setting_text import setting_named
+from app.place import planned
 from modules.config import ConfigError, TrainConfig, effective_batch, learning_rate_scale
 from modules.config.numbers import plain_number
-from modules.machine import Gpu
+from modules.files import printable
 from modules.run import LaunchPlan
+from modules.run.hosts.hardware import Hardware
 
 INVALID_SETTINGS: Final = "Some settings are not valid yet."
 
@@ -22,21 +24,27 @@ class Summary(NamedTuple):
     setting: str = ""
 
 
-def describe(config: TrainConfig | None, gpus: list[Gpu] | None = None) -> Summary:
-    """How many processes train with which batch and learning rate, or why they cannot.
+def describe(config: TrainConfig | None, machine: Hardware | None = None) -> Summary:
+    """How many processes train with which batch and learning rate on this computer, or on the machine where Train
+    starts the run; or why they cannot.
 
-    `gpus` default to this machine's. Queries the driver: call it off the main thread.
+    Queries the driver: call it off the main thread.
     """
     if config is None:
         return Summary("", INVALID_SETTINGS)
     try:
-        plan = LaunchPlan.from_config(config, config_path="config.json", gpus=gpus)
+        plan = planned(config, machine)
     except ConfigError as error:
         return Summary("", str(error), setting=setting_named(str(error)))
+    if machine is not None and machine.obstacle and config.device != "cpu":
+        return Summary("", f"{machine.name} cannot use its GPUs: {printable(machine.obstacle).rstrip('.')}.")
+    if plan is None:
+        return Summary("The number of processes is known once the devices of the machine are.")
     world = plan.world_size
     if world is None:
         return Summary("The number of processes is known once every machine has counted its GPUs.")
-    sentence = f"{_processes(plan, bool(gpus))}{_batch(config, world)}{_learning_rate(config, world)}"
+    sentence = f"{_processes(plan, config, machine)}{_batch(config, world)}{_learning_rate(config, world)}"
+    sentence = sentence if machine is None else f"On {machine.name}: {sentence}"
     return Summary(sentence, backend=_backend(plan))
 
 
@@ -47,7 +55,8 @@ def _backend(plan: LaunchPlan) -> str:
     return f"Gloo is used here: {reason.partition(': ')[2]}." if reason else ""
 
 
-def _processes(plan: LaunchPlan, on_gpus: bool) -> str:
+def _processes(plan: LaunchPlan, config: TrainConfig, machine: Hardware | None) -> str:
+    on_gpus = machine is not None and bool(machine.gpus) and config.device != "cpu"
     counts = [count for count in plan.process_counts if count is not None]
     unit, plural = ("GPU", "GPUs") if plan.backend == "nccl" or on_gpus else ("process", "processes")
     if len(set(counts)) > 1:

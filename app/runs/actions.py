@@ -7,6 +7,7 @@ import subprocess
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -36,11 +37,14 @@ from modules.config.imported_code import CodeFile, read_class
 from modules.config.trusted_code import foreign_classes, is_trusted, setting_said, trust_code
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
-from modules.run.hosts.host_list import known_hosts, read_hosts
-from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey
+from modules.run.hosts.host_list import find_hosts, known_hosts, read_hosts
+from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, Unreachable
 from modules.run.launch.detached import next_free_name
+from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
-from modules.run.remote.attendant import begin, go_on, launch_attendant, resume_there
+from modules.run.queue.place_run import check_startable
+from modules.run.remote.attendant import ADD, begin, go_on, launch_attendant, resume_there
+from modules.run.remote.machine import why_not_set_up
 from modules.run.remote.run_copy import read_copy
 
 _FORCE_STOP: Final = "Force the run to stop?"
@@ -160,14 +164,39 @@ class RunActions:
         self._state.background.run(partial(existing_run, config), taken, self._not_started)
 
     def enqueue(self) -> None:
-        """Add a copy of the current settings to the queue, after the same checks as `train`."""
-        if place := self._state.preferences.place:
-            self._state.say(f"The queue trains on this computer: choose it beside Train, or press Train for {place}.")
-        elif self._state.draft.config is None:
+        """Add a copy of the current settings to the queue, for the place that was chosen, after the same checks as
+        `train`."""
+        if self._state.draft.config is None:
             self._state.notify("invalid")
         elif not self._starting and not self._asks_for_code(self._state.draft.config, self.enqueue):
+            if not self._is_place_known():
+                return
             self._mark_starting()
-            self._check.run(self._add_to_queue, "Add all the same")
+            if self._state.preferences.place:
+                self._add_for_place(self._state.draft.config)
+            else:
+                self._check.run(self._add_to_queue, "Add all the same")
+
+    def _add_for_place(self, config: TrainConfig) -> None:
+        place, sends_token = self._state.preferences.place, self._state.preferences.sends_token
+        queue = RunQueue(config.runs_dir)
+
+        def add() -> _ToSetUp | str | None:
+            try:
+                return enqueued_there(queue, config, place, sends_token=sends_token)
+            except (UnknownKey, ChangedKey, KeyRefused):
+                return None
+
+        def added(found: _ToSetUp | str | None) -> None:
+            self._unmark_starting()
+            if found is None:
+                self._state.views.connect(place)
+            elif isinstance(found, _ToSetUp):
+                self._state.views.set_up(place, found.why, self.enqueue)
+            else:
+                self._state.say(found)
+
+        self._state.background.run(add, added, lambda why: self._not_started(why, "Not added"))
 
     def _asks_for_code(self, config: TrainConfig, action: Callable[[], object]) -> bool:
         """Ask about the first class of another package whose code nobody has allowed; once it is, `action`."""
@@ -442,12 +471,41 @@ class RunActions:
 def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     """Add the config to the queue, with the machines that it starts over ssh; what to say of it. Raises TandemError."""
     entry = queue.add(config, hosts=hosts)
-    waiting = [each.number for each in queue.read().waiting]
-    place = f" at place {waiting.index(entry.number) + 1}" if entry.number in waiting else ""
     if (by_hand := config.num_nodes - 1 - len(hosts)) > 0:
         join = "1 machine joins" if by_hand == 1 else f"{by_hand} machines join"
-        return f"Queued{place}. Its run waits until {join} by hand: switch on machines under Multi-GPU to start them."
+        queued = _queued(queue, entry)
+        return f"{queued}. Its run waits until {join} by hand: switch on machines under Multi-GPU to start them."
+    return _said_of(queue, entry)
+
+
+@dataclass(frozen=True)
+class _ToSetUp:
+    """Why Tandem must be set up on a machine first."""
+
+    why: str
+
+
+def enqueued_there(queue: RunQueue, config: TrainConfig, place: str, *, sends_token: bool) -> _ToSetUp | str:
+    """Add the config to the queue, for a machine of the list; what to say of it, or why the machine must be set up
+    first. Raises TandemError, also if its run could not be started there."""
+    host = find_hosts([place], ADD)[0]
+    with suppress(Unreachable):  # which is said below
+        if why := why_not_set_up(host):
+            return _ToSetUp(why)
+    note = check_startable(queue, config, host)
+    entry = queue.add(config, place=place, sends_token=sends_token)
+    return f"{_queued(queue, entry)}. {note}" if note else _said_of(queue, entry)
+
+
+def _said_of(queue: RunQueue, entry: Entry) -> str:
+    """That it was added, and what starts it."""
     if queue.has_runner():
-        return f"Queued{place}: {entry.name}. It starts by itself."
+        return f"{_queued(queue, entry)}: {entry.name}. It starts by itself."
     # No name, which can be long: the run bar shows two short lines, and this fills them.
-    return f"Queued{place}. To begin, press Start queue under Monitor, Queue."
+    return f"{_queued(queue, entry)}. To begin, press Start queue under Monitor, Queue."
+
+
+def _queued(queue: RunQueue, entry: Entry) -> str:
+    waiting = [each.number for each in queue.read().waiting]
+    where = f" for {entry.place}" if entry.place else ""
+    return f"Queued{where} at place {waiting.index(entry.number) + 1}" if entry.number in waiting else f"Queued{where}"

@@ -44,5 +44,5 @@ class CustomSampleWatch:
 
 def generate_fields(sample: Sample) -> dict[str, object]:
     """The fields of the page Generate for a sample, with its seed."""
-    names = ("prompt", "negative_prompt", "width", "height", "steps", "guidance_scale", "seed", "reference")
+    names = ("prompt", "negative_prompt", "width", "height", "frames", "steps", "guidance_scale", "seed", "reference")
     return {name: getattr(sample, name) for name in names} | {"random_seed": False}

@@ -41,6 +41,7 @@ _OF_OWN_DATA: Final = frozenset(
 )
 
 _OF_EDITS: Final = ("references", "reference_resolution", "reference_dropout")  # for families that edit images
+_OF_VIDEOS: Final = ("frames", "fps", "clips")  # for families that train on videos
 
 ALL_IMAGES: Final = "All images"
 EMPTY = "No images yet.\nAdd a folder of images: a concept, with captions and repeats of its own."
@@ -95,6 +96,7 @@ class Section(FormSection):
             ),
             0,
         ),
+        Card("Videos", _OF_VIDEOS, 0),
         Card("Masks", ("masked_training", "unmasked_weight", "normalize_masked_area_loss"), 0),
         Card("References", ("reference_resolution", "reference_dropout"), 0),
         Card(
@@ -183,6 +185,12 @@ class Section(FormSection):
         return given or (facts is not None and facts.references is not None)
 
     @property
+    def _moves(self) -> bool:
+        """Whether the chosen family trains on videos."""
+        facts = all_facts().get(self.state.family.name)
+        return facts is not None and facts.clips is not None
+
+    @property
     def _is_read(self) -> bool:
         """Whether all folders have been read as they are set now."""
         return self.pages is not None and self.pages.is_complete
@@ -214,6 +222,8 @@ class Section(FormSection):
 
     def wants(self, option: Option) -> bool:
         if option.name in _OF_EDITS and not self._edits and option.path not in self._forced:
+            return False
+        if option.path in _OF_VIDEOS and not self._moves and option.path not in self._forced:
             return False
         return super().wants(option) and (
             not self.brings_data

@@ -50,6 +50,7 @@ class FormSection(tk.Frame):
         self.columns = Columns(self.scroll.inside)
         self.build()
         state.subscribe("draft", self._changed, self)
+        state.subscribe("place", self._changed, self)
         if self.lists:
             state.subscribe("faults", self._changed, self)
 

@@ -47,7 +47,8 @@ class Section(FormSection):
         self._fit: HardwareFit | None = None
         super().__init__(parent, state)
         state.subscribe("family", self._changed, self)
-        state.background.run(hardware_fit, self._fit_known)
+        state.subscribe("place", self._read_fit, self)
+        self._read_fit()
         self.bind("<Configure>", lambda event: self._offer_families(event.height), add="+")
 
     def build(self) -> None:
@@ -122,6 +123,11 @@ class Section(FormSection):
         if isinstance(field, FamilyField):
             field.browse()
 
+    def _read_fit(self) -> None:
+        """Say which models fit the devices where Train starts the run."""
+        machine = self.state.place.machine
+        self.state.background.run(lambda: hardware_fit(machine), self._fit_known)
+
     def _fit_known(self, fit: HardwareFit) -> None:
         self._fit = fit
         self.families.show_fit(fit)
@@ -133,7 +139,7 @@ class Section(FormSection):
             return
         draft = self.state.draft
         found = self._fit.preset(*(str(draft.get(path) or "") for path in ("family", "method", "base_model")))
-        self.family_card.propose(None if found is None or draft.follows(found.name) else found, self._fit.gpu_gib)
+        self.family_card.propose(None if found is None or draft.follows(found.name) else found, self._fit)
 
     def _apply(self, preset: PresetSummary) -> None:
         self.state.draft.apply_preset(preset.name)
@@ -233,8 +239,8 @@ class FamilyCard:
         else:
             self.text.grid_remove()
 
-    def propose(self, preset: PresetSummary | None, gpu_gib: int) -> None:
-        """Show a button that opens this preset, or none; `gpu_gib` is the memory that is there, 0 without a GPU."""
+    def propose(self, preset: PresetSummary | None, fit: HardwareFit) -> None:
+        """Show a button that opens this preset, or none; `fit` says how much memory is there."""
         self._preset = preset
         for column, each in enumerate((self._preset_label, self.preset_button)):
             if preset is None:
@@ -242,5 +248,6 @@ class FamilyCard:
             else:
                 each.grid(row=len(FACTS) + 1, column=column, sticky="w", pady=theme.px(6))
         if preset is not None:
-            is_larger = 0 < gpu_gib < preset.memory_gb
-            self.preset_button.configure(text=preset.title + f" (your GPU has {gpu_gib})" * is_larger)
+            is_larger = 0 < fit.gpu_gib < preset.memory_gb
+            less = f" ({fit.whose} GPU has {fit.gpu_gib})" if is_larger else ""
+            self.preset_button.configure(text=f"{preset.title}{less}")

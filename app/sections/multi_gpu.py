@@ -90,7 +90,8 @@ class Section(FormSection):
         self._planning = ""
         self._links_read = False
         self._marked: list[Field] = []  # what the summary finds at fault
-        self.gpus = GpuList(self.scroll.inside, self._choose)
+        self.gpus = GpuList(self.scroll.inside, self.state, self._choose)
+        self._matrix: LinkMatrix | None = None  # of this computer
         self.columns.add(self.gpus.frame, 0)
         self.plan = card(self.scroll.inside)
         title = text(self.plan, "Summary", "heading")
@@ -115,6 +116,7 @@ class Section(FormSection):
     def show(self) -> None:
         super().show()
         self.hosts.read()
+        self.state.place.keep_fresh()
         self._read()
 
     def hide(self) -> None:
@@ -123,18 +125,26 @@ class Section(FormSection):
             self.after_cancel(self._reading_at)
             self._reading_at = ""
 
+    def empty_cards(self) -> set[str]:
+        hidden = self._matrix is not None and self.state.place.machine is not None
+        return super().empty_cards() | ({str(self._matrix.frame)} if hidden and self._matrix is not None else set())
+
     def refresh(self) -> None:
         super().refresh()
         self.hosts.refresh()
+        if self.state.place.machine is None and self._reading is not None and self._reading.machine is not None:
+            self._reading = None  # this computer is the place again
+            self._read()
         self._show_gpus()
         if self._planning:
             self.after_cancel(self._planning)
         self._planning = self.after(_PLAN_PAUSE_MS, self._describe)
 
     def _read(self) -> None:
-        """Query the driver, repeatedly while the section is visible."""
+        """Query the driver, repeatedly while the section is visible and Train starts runs here."""
         self._reading_at = ""
-        self.state.background.run(read_gpus, self._show_reading)
+        if self.state.place.machine is None:
+            self.state.background.run(read_gpus, self._show_reading)
 
     def _show_reading(self, reading: GpuReading) -> None:
         self._reading = reading
@@ -149,6 +159,8 @@ class Section(FormSection):
         self._reading_at = self.after(_READ_EVERY_MS, self._read)
 
     def _show_gpus(self) -> None:
+        if (machine := self.state.place.machine) is not None:
+            self._reading = GpuReading(tuple(machine.as_gpus), machine=machine)
         if self._reading is None:
             return
         ids = self.state.draft.get("device_ids")
@@ -156,7 +168,7 @@ class Section(FormSection):
         self.gpus.show(self._reading, ids if isinstance(ids, list) and whole else None)
 
     def _show_links(self, links: list[Link]) -> None:
-        matrix = LinkMatrix(self.scroll.inside)
+        self._matrix = matrix = LinkMatrix(self.scroll.inside)
         matrix.show(links)
         self.columns.add(matrix.frame, 1)
         self.refresh()
@@ -166,8 +178,8 @@ class Section(FormSection):
 
     def _describe(self) -> None:
         self._planning = ""
-        config = self.state.draft.config
-        self.state.background.run(lambda: describe(config), self._show_summary)
+        config, machine = self.state.draft.config, self.state.place.machine
+        self.state.background.run(lambda: describe(config, machine), self._show_summary)
 
     def _show_summary(self, summary: Summary) -> None:
         sentence, fault, backend, path = summary

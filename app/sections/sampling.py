@@ -29,7 +29,7 @@ class Section(FormSection):
     items = "samples"
     item_cards = (
         Card("This sample", ("prompt", "negative_prompt", "reference", "enabled"), 1),
-        Card("Generation", ("width", "height", "steps", "guidance_scale", "seed"), 1),
+        Card("Generation", ("width", "height", "frames", "steps", "guidance_scale", "seed"), 1),
     )
     cards = (Card("Interval", ("sample_every",), 0),)
 

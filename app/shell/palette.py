@@ -142,6 +142,13 @@ class Palette:
         )
         yield Command("Benchmark", views.benchmark, icon="chart", detail="These settings on 1 to all GPUs.")
         yield Command(
+            "Run on Kubernetes",
+            views.kubernetes,
+            icon="multi_gpu",
+            detail="Manifests, saved or applied with kubectl.",
+            words=("cluster", "kubectl"),
+        )
+        yield Command(
             "Multiple machines",
             views.multi_node,
             icon="multi_gpu",

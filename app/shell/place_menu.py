@@ -1,4 +1,4 @@
-"""The menu beside Train: where it starts the run."""
+"""The menu beside Train: where it and Queue start the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_place_menu(state: AppState, button: Button) -> None:
         return
     preferences = state.preferences
     menu = popup_menu(button)
-    menu.add_heading("Train starts the run")
+    menu.add_heading("Train and Queue start the run")
     menu.add_command("On this computer", partial(_choose, state, ""), is_chosen=not preferences.place)
     for host in hosts:
         choose = partial(_choose, state, host.name)
@@ -39,6 +39,9 @@ def open_place_menu(state: AppState, button: Button) -> None:
     menu.add_separator()
     menu.add_command(
         "Add a machine…", state.views.add_machine, icon="plus", detail="Rented, or your own: ssh reaches it"
+    )
+    menu.add_command(
+        "Kubernetes…", state.views.kubernetes, icon="multi_gpu", detail="Manifests, saved or applied with kubectl"
     )
     if hosts:
         menu.add_separator()

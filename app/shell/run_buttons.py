@@ -22,7 +22,7 @@ LONG_WIDTH: Final = 112  # of "Force stop", and of "Save model": the header's Sa
 HELP: Final[Mapping[str, tuple[str, str]]] = {  # of the attribute that holds the button: its key, what it does
     "train": ("F5", "Start training with these settings, in a separate process."),
     "where": ("", "Train starts the run on {place}. Choose here: this computer, or another one that ssh reaches."),
-    "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs."),
+    "enqueue": ("F4", "Add to queue: a copy of these settings waits for the GPUs of {place}."),
     "resume": ("Ctrl+F5", "Resume the run {run} from its last backup."),
     "join": ("", "Copy the command that lets another machine join; run it there, in Tandem's folder."),
     "result": ("", "What the run has written, and which programs open it."),

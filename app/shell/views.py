@@ -131,6 +131,12 @@ class Views:
 
         CheckWindow(self._root, self._state, find_hosts([name])[0]).show()
 
+    def kubernetes(self) -> None:
+        """The manifests of a run on Kubernetes."""
+        from app.windows.kubernetes import KubernetesWindow
+
+        self._show_once("kubernetes", lambda: KubernetesWindow(self._root, self._state))
+
     def set_up(self, name: str, why: str, then: Callable[[], object]) -> None:
         """Ask whether a machine is to be set up; `then` follows once it is."""
         from app.windows.machine import ask_to_set_up

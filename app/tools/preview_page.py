@@ -22,7 +22,18 @@ from modules.files.images import open_image
 SETTINGS: Final = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
     *("fewer_buckets", "validation_split", "caption_dropout", "masked_training", "reference_resolution"),
-    *("family", "cache_latents", "seed", "batch_size", "gradient_accumulation_steps", "global_batch_size", "drop_last"),
+    *(
+        "family",
+        "frames",
+        "fps",
+        "clips",
+        "cache_latents",
+        "seed",
+        "batch_size",
+        "gradient_accumulation_steps",
+        "global_batch_size",
+        "drop_last",
+    ),
 )
 MODULE: Final = "modules.data.loading.preview"
 COUNTS: Final = ("12", "24", "48")
@@ -154,7 +165,9 @@ def describe(sample: Answer) -> tuple[str, str, str]:
     mirrored = ", mirrored" if sample.get("flipped") else ""
     weight = sample.get("weight")
     counts = "" if weight == 1 else f", weight {weight:g}" if isinstance(weight, int | float) else ""
-    shown = f"{size[0]} × {size[1]}, file {before[0]} × {before[1]}{mirrored}{counts}"
+    frames = sample.get("frames", 1)
+    clip = "" if frames == 1 else f" × {frames} frames"
+    shown = f"{size[0]} × {size[1]}{clip}, file {before[0]} × {before[1]}{mirrored}{counts}"
     return (
         str(sample["caption"]) or "(no caption)",
         shown,

@@ -9,7 +9,7 @@ from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, Entry, frame, text
-from app.windows.child_program import ProgramWindow
+from app.windows.child_program import ProgramWindow, not_there
 from modules import ROOT
 from modules.config import ConfigError, save_config
 from modules.files import FileFault, printable
@@ -28,7 +28,8 @@ class BatchSizeWindow(ProgramWindow):
             state,
             "Find the largest batch",
             "Starts the processes of a run with these settings, also on the machines that Train starts over ssh, and "
-            "finds how many images fit into the memory of each, without training. The smallest number is the answer.",
+            "finds how many images fit into the memory of each, without training. The smallest number is the answer."
+            f"{not_there(state)}",
         )
         self.result: SearchResult | None = None
         head = frame(self.dialog.body)

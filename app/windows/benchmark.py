@@ -17,7 +17,7 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Entry, Segments, add_tooltip, frame, popup_menu, text, wrap_within
 from app.widgets.table import Table, table
-from app.windows.child_program import ProgramWindow
+from app.windows.child_program import ProgramWindow, not_there
 from app.windows.chooser import choose_path
 from modules import ROOT
 from modules.config import ConfigError, save_config
@@ -64,7 +64,7 @@ class BenchmarkWindow(ProgramWindow):
             "Benchmark",
             "Times the steps of these settings on one GPU, on more of them and with other batch sizes, then on the "
             "machines that Train starts over ssh. Nothing is saved or validated. “Of peak”: floating-point "
-            "operations (FLOPs), of the most that the device can do.",
+            f"operations (FLOPs), of the most that the device can do.{not_there(state)}",
         )
         self.result: BenchmarkResult | None = None
         self.before: BenchmarkResult | None = None

@@ -13,11 +13,20 @@ from app.child_program import NOT_STARTED, ChildProgram, not_started
 from app.form.setting_text import with_titles
 from app.state import AppState
 from app.widgets import theme
+from app.widgets.buttons import text, wrap_within
 from app.windows.dialog import Dialog
 from modules.config import TrainConfig
+from modules.files import printable
 from modules.run.hosts.host_list import known_hosts
 
 _POLL_MS: Final = 250
+_SHOWN_CHARACTERS: Final = 20_000
+
+
+def not_there(state: AppState) -> str:
+    """Of a program that works on this computer: that it does so although Train starts runs elsewhere."""
+    machine = state.place.machine
+    return "" if machine is None else f" This is done on this computer, not on {machine.name}."
 
 
 class ProgramWindow:
@@ -103,3 +112,41 @@ class ProgramWindow:
         if child is not None:
             child.stop()
         self._folder.cleanup()
+
+
+class OutputWindow(ProgramWindow):
+    """Shows what its program says; the button starts it `again`."""
+
+    def __init__(self, parent: tk.Misc, state: AppState, title: str, message: str, again: str) -> None:
+        super().__init__(parent, state, title, message)
+        self.again = again
+        self.status = text(self.dialog.body, "", "strong")
+        wrap_within(self.status, self.dialog.body, margin=0)
+        self.status.pack(fill="x", pady=(0, theme.px(8)))
+        self.shown = tk.Text(
+            self.dialog.body, width=90, height=12, wrap="char", borderwidth=0, highlightthickness=0, state="disabled"
+        )
+        theme.paint(self.shown, bg=theme.FIELD, fg=theme.TEXT)
+        self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
+        self.shown.pack(fill="both", expand=True)
+        self.dialog.button("Close", self.dialog.close)
+        self.button = self.dialog.button("Stop", self.start_or_stop, widest=again)
+
+    def run_shown(self, doing: str, script: Path, arguments: Sequence[str]) -> None:
+        """Run a program, and say what it is `doing`."""
+        self.button.configure(text="Stop")
+        self.show_status(doing, theme.MUTED)
+        self.run(script, arguments)
+
+    def progressed(self, output: str) -> None:
+        """Show what the program says."""
+        shown = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True)
+        if shown != self.shown.get("1.0", "end-1c"):
+            self.shown.configure(state="normal")
+            self.shown.replace("1.0", "end", shown)
+            self.shown.see("end")
+            self.shown.configure(state="disabled")
+
+    def ended(self, exit_code: int, output: str) -> None:
+        """It can be started again."""
+        self.button.configure(text=self.again)

@@ -24,8 +24,8 @@ from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, encode_sample
 
 _WIDTH: Final = 480
 _OPTIONS: Final = {option.path: option for option in options(Sample)}
-_NUMBERS: Final = (("seed", "width", "height"), ("steps", "guidance_scale"))
-_OPTIONAL: Final = ("width", "height")
+_NUMBERS: Final = (("seed", "width", "height"), ("steps", "guidance_scale", "frames"))
+_OPTIONAL: Final = ("width", "height", "frames")
 _POLL_MS: Final = 250
 _ENDED: Final = "The run has ended. “Open Generate” takes this prompt along, with the model that the run has saved."
 _ENDED_WITHOUT: Final = "The run has ended, and has saved no model. “Open Generate” takes this prompt along."
@@ -93,7 +93,7 @@ class CustomSampleDialog:
             row.pack(fill="x", pady=(0, theme.px(10)))
             for column in range(3):
                 row.grid_columnconfigure(column, weight=1, uniform="numbers")
-            for column, name in enumerate(names):
+            for column, name in enumerate(name for name in names if name != "frames" or self._makes_videos()):
                 field = frame(row)
                 field.grid(row=0, column=column, sticky="ew", padx=(theme.px(10) if column else 0, 0))
                 text(field, _OPTIONS[name].title, "small", colour=theme.MUTED).pack(anchor="w")
@@ -182,6 +182,10 @@ class CustomSampleDialog:
     def _takes_reference(self) -> bool:
         facts = all_facts().get(str(self._run_config().get("family")))
         return facts is not None and facts.references is not None
+
+    def _makes_videos(self) -> bool:
+        facts = all_facts().get(str(self._run_config().get("family")))
+        return facts is not None and facts.clips is not None
 
     def _run_config(self) -> Mapping[str, object]:
         with self._run.view.lock:

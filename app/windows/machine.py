@@ -15,7 +15,7 @@ from app.widgets import theme
 from app.widgets.buttons import Button, frame, text, wrap_within
 from app.widgets.copy_text import CopyText
 from app.widgets.scroll import Scroll
-from app.windows.child_program import ProgramWindow
+from app.windows.child_program import OutputWindow
 from app.windows.dialog import Dialog
 from modules import ROOT
 from modules.config import TandemError, save_config
@@ -29,7 +29,6 @@ from modules.run.remote.link import home_of
 from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
-_SHOWN_CHARACTERS: Final = 20_000
 _WIDTH, _RUNS_HEIGHT, _CALL_OFF = 620, 220, 110  # unscaled pixels; the last is the width of a button
 _COMPARE: Final = (
     "It is new to this computer. Compare the fingerprint with the one that its owner, or the page where it was rented, "
@@ -96,6 +95,7 @@ class AddMachine:
     def _choose(self, host: Host) -> None:
         self._state.preferences.place = host.name
         self._state.preferences.save()
+        self._state.place.refresh()
         self._state.notify("run")
         self._state.say(f"{host.name} is ready: Train starts runs there.")
 
@@ -154,42 +154,16 @@ def ask_to_set_up(owner: tk.Misc, state: AppState, host: Host, why: str, then: C
     ask(owner, f"Set up {host.name}?", question, choices, answered)
 
 
-class _RemoteWindow(ProgramWindow):
+class _RemoteWindow(OutputWindow):
     """Runs `remote.py` for a machine and shows what it says; the button starts it `again`."""
 
     def __init__(self, parent: tk.Misc, state: AppState, host: Host, title: str, about: str, again: str) -> None:
-        super().__init__(parent, state, title, f"{host.target}. {about}")
-        self._host, self._again = host, again
-        self.status = text(self.dialog.body, "", "strong")
-        wrap_within(self.status, self.dialog.body, margin=0)
-        self.status.pack(fill="x", pady=(0, theme.px(8)))
-        self.shown = tk.Text(
-            self.dialog.body, width=90, height=12, wrap="char", borderwidth=0, highlightthickness=0, state="disabled"
-        )
-        theme.paint(self.shown, bg=theme.FIELD, fg=theme.TEXT)
-        self.shown.configure(font=theme.tk_font("mono"), padx=theme.px(12), pady=theme.px(10))
-        self.shown.pack(fill="both", expand=True)
-        self.dialog.button("Close", self.dialog.close)
-        self.button = self.dialog.button("Stop", self.start_or_stop, widest=again)
+        super().__init__(parent, state, title, f"{host.target}. {about}", again)
+        self._host = host
 
     def run_remote(self, doing: str, arguments: Sequence[str]) -> None:
         """Run it with these words."""
-        self.button.configure(text="Stop")
-        self.show_status(doing, theme.MUTED)
-        self.run(_SCRIPT, arguments)
-
-    def progressed(self, output: str) -> None:
-        """Show what the program says."""
-        shown = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True)
-        if shown != self.shown.get("1.0", "end-1c"):
-            self.shown.configure(state="normal")
-            self.shown.replace("1.0", "end", shown)
-            self.shown.see("end")
-            self.shown.configure(state="disabled")
-
-    def ended(self, exit_code: int, output: str) -> None:
-        """It can be started again."""
-        self.button.configure(text=self._again)
+        self.run_shown(doing, _SCRIPT, arguments)
 
 
 class CheckWindow(_RemoteWindow):
@@ -203,7 +177,7 @@ class CheckWindow(_RemoteWindow):
         """Check the settings as they are now."""
         config = self.state.draft.config
         if config is None:
-            self.button.configure(text=self._again)
+            self.button.configure(text=self.again)
             self.show_status(INVALID_SETTINGS, theme.BAD)
             return
         file = self.file("config.json")

@@ -25,6 +25,7 @@ from modules.run.preflight_report.report import PreflightReport
 from modules.run.preflight_report.start import WAITING
 
 SCRIPT = ROOT / "scripts" / "preflight.py"
+_REMOTE: Final = SCRIPT.with_name("remote.py")
 _MAX_LINES: Final = 3  # of commands for other machines
 _MAX_MESSAGES: Final = 6  # about the machines that join
 _START_THERE: Final = "Run these in Tandem's folder there; each machine needs this config file at the same path."
@@ -54,11 +55,12 @@ class PreflightWindow(ProgramWindow):
             parent,
             state,
             "Preflight check",
-            "Tests devices, network, disks and images with these settings, without training.",
+            f"Tests devices, network, disks and images with these settings{_on(state)}, without training.",
         )
         self._save = save
         self.report: PreflightReport | None = None
         self._token = ""  # of the current check, if the other machines join it
+        self._is_there = False  # whether it is that of another machine, where Train starts runs
         head = frame(self.dialog.body)
         head.pack(fill="x", pady=(0, theme.px(8)))
         self.depth = Segments(head, list(_DEPTHS), lambda _: None, bg=theme.CARD)
@@ -106,6 +108,12 @@ class PreflightWindow(ProgramWindow):
         if self.child is not None:
             return
         self._advice.configure(text="")
+        machine = self.state.place.machine
+        self._is_there = machine is not None
+        if machine is not None:
+            save_config(config, self.file("config.json"))
+            self._begin(_REMOTE, ["preflight", machine.name, str(self.file("config.json"))])
+            return
         try:
             hosts = self.hosts(config)
         except ConfigError as error:
@@ -116,6 +124,9 @@ class PreflightWindow(ProgramWindow):
         if file is None:
             self.show_status("The other machines need the config file: save the settings, then check again.", theme.BAD)
             return
+        self._begin(SCRIPT, ["--config", str(file), *hosts], generate_token() if joins else "")
+
+    def _begin(self, script: Path, arguments: Sequence[str], token: str = "") -> None:
         self._result = self.file("report.json")
         self._result.unlink(missing_ok=True)
         self.waiting.place_forget()
@@ -123,9 +134,9 @@ class PreflightWindow(ProgramWindow):
         self.report = None
         self.button.configure(text="Stop")
         self.show_status("Checking…", theme.MUTED)
-        self._token = generate_token() if joins else ""
-        arguments = ["--config", str(file), "--json", str(self._result), "--test", _DEPTHS[self.depth.get()]]
-        self.run(SCRIPT, [*arguments, *hosts], {JOIN_TOKEN: self._token} if self._token else None)
+        self._token = token
+        more = ["--json", str(self._result), "--test", _DEPTHS[self.depth.get()]]
+        self.run(script, [*arguments, *more], {JOIN_TOKEN: token} if token else None)
 
     def ended(self, exit_code: int, output: str) -> None:
         """Show the verdict, or why there is none."""
@@ -133,7 +144,7 @@ class PreflightWindow(ProgramWindow):
         self.waiting.place_forget()
         if self.is_stopping or exit_code == INTERRUPTED:
             self.show_status("Stopped before all was checked.", theme.MUTED)
-        elif self.report is None or not self.report.cells:
+        elif self.report is None or not (self.report.reds or (self.report.cells and self.report.complete)):
             self.show_status(output.splitlines()[-1] if output else "The check terminated unexpectedly.", theme.BAD)
         else:
             self.show_status(_in_window(self.report.verdict), theme.BAD if self.report.reds else theme.GOOD)
@@ -143,6 +154,8 @@ class PreflightWindow(ProgramWindow):
         try:
             report = PreflightReport.parse(read_text(self._result))
         except (OSError, FileFault):
+            if output and self._is_there:  # what it sends there first
+                self.show_status(printable(output.splitlines()[-1], 200), theme.MUTED)
             return
         if report.waits_for or report.joining:
             self._show_waiting(report, output)
@@ -237,6 +250,12 @@ class PreflightWindow(ProgramWindow):
                 self.table.tag_configure(name, foreground=theme.resolve(colour))
 
         theme.follow(self.table, "rows", recolour)
+
+
+def _on(state: AppState) -> str:
+    """Where, if Train does not start runs on this computer."""
+    machine = state.place.machine
+    return "" if machine is None else f" on {machine.name}"
 
 
 def _in_window(sentence: str) -> str:

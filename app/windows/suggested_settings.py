@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Final
 
 from app.curves.memory_card import MemoryProgram, memory_answer
-from app.curves.run_length import planned_world_size
 from app.form.setting_text import display_value
+from app.place import planned_world_size
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import frame, text
@@ -31,10 +31,12 @@ class SuggestedSettings:
 
     def __init__(self, owner: tk.Misc, state: AppState, config: TrainConfig, data: Sequence[ConceptData]) -> None:
         self._state, self._config, self._data = state, config, data
+        self._machine = state.place.machine
         family = state.family.declaration
         self._size_step = 8 if family is None else family.size_step
         self._program = MemoryProgram()
-        self.dialog = Dialog(owner, "Suggested settings", _ABOUT, wide=True)
+        about = _ABOUT if self._machine is None else f"{_ABOUT} {self._machine}"
+        self.dialog = Dialog(owner, "Suggested settings", about, wide=True)
         self._rows = frame(self.dialog.body)
         self._rows.pack(fill="x")
         room = owner.winfo_screenwidth() / theme.scale() - 2 * _EDGE
@@ -56,10 +58,10 @@ class SuggestedSettings:
 
     def _ask(self) -> tuple[int, BatchMemory | None]:
         """Processes and memory; slow."""
-        world_size = planned_world_size(self._config)
+        world_size = planned_world_size(self._config, self._machine)
         suggested = with_suggestions(self._config, self._suggest(world_size, None))
         one = suggested.model_copy(update={"batch_size": 1})
-        return world_size, memory_answer(self._program, one).batch
+        return world_size, memory_answer(self._program, one, self._machine).batch
 
     def _answered(self, answer: tuple[int, BatchMemory | None]) -> None:
         if self.dialog.window.winfo_exists():

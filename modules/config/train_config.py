@@ -28,7 +28,7 @@ from modules.config.sections.output import OutputSettings
 from modules.config.sections.sampling import SamplingSettings
 from modules.config.sections.submodule import QUANTISED, SubmoduleSettings
 from modules.config.sections.training import TrainingSettings, better_direction
-from modules.facts import ReferenceFacts, all_facts, family_names
+from modules.facts import ClipFacts, ReferenceFacts, all_facts, family_names
 
 VERSION = 4  # to be raised with each change of what a setting means, and a step in io/migrations.py
 _Rules = list[tuple[str, str]]  # settings that conflict, as pairs of field and rest of the sentence
@@ -77,6 +77,18 @@ class TrainConfig(
         facts = _references(self.family)
         return 0 if facts is None else facts.most
 
+    @property
+    def clip_step(self) -> int | None:
+        """The family trains on clips of 1 + n times as many frames; None: on images alone."""
+        facts = _clips(self.family)
+        return None if facts is None else facts.step
+
+    @property
+    def clip_rate(self) -> float:
+        """Frames per second that clips have in training; 0 if the family trains on images alone."""
+        facts = _clips(self.family)
+        return 0.0 if facts is None else self.fps or facts.rate
+
     def reference_size(self, width: int, height: int, resolution: int, step: int) -> tuple[int, int]:
         """(width, height) in pixels, multiples of `step`, that a reference image of such a width and height has beside
         images of `resolution`. The family must be one that takes references."""
@@ -113,6 +125,7 @@ class TrainConfig(
             *_adapter_rules(self),
             *_cache_rules(self),
             *_reference_rules(self),
+            *_clip_rules(self),
             *_logging_rules(self),
             *memory_rules(self),
         ]
@@ -338,6 +351,19 @@ def reference_fault(family: str, count: int) -> str:
         return f"names {count}; {family} takes {facts.most} for each image"
     others = ", ".join(name for name, each in all_facts().items() if each.references is not None)
     return f"is given, but {family} takes no reference images; models that edit images do: {others}"
+
+
+def _clip_rules(config: TrainConfig) -> _Rules:
+    step = config.clip_step
+    if step is None or (over := (config.frames - 1) % step) == 0:
+        return []
+    nearest = " or ".join(str(config.frames - over + each) for each in (0, step))
+    return [("frames", f"is {config.frames}; {config.family} takes 1 + a multiple of {step}, such as {nearest}")]
+
+
+def _clips(family: str) -> ClipFacts | None:
+    facts = all_facts().get(family)
+    return None if facts is None else facts.clips
 
 
 def _references(family: str) -> ReferenceFacts | None:

@@ -39,16 +39,21 @@ class DataSets(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """One view of one image, resized and cropped to its bucket, as a family encodes it."""
+    """One view of one image, or a clip of a video, resized and cropped to its bucket, as a family encodes it."""
 
-    pixels: Tensor  # uint8 [3, H, W], RGB
-    mask: Tensor | None  # uint8 [1, H, W], 255 = full loss weight; None without masked_training
+    pixels: Tensor  # uint8 [3, H, W], RGB; of a clip [3, F, H, W]
+    mask: Tensor | None  # uint8 [1, H, W], 255 = full loss weight, of all frames; None without masked_training
     captions: tuple[str, ...]  # with their prefix, at least one
     original_size: tuple[int, int]  # height, width of the file in pixels
     crop: tuple[int, int]  # top, left, in pixels of the resized and perhaps mirrored image before cropping
     flipped: bool  # mirrored left to right
     references: tuple[Tensor, ...] = ()  # uint8 [3, h, w] each: whole, mirrored as the image
     pictures: tuple[Tensor, ...] = ()  # likewise, what text encoders see of them, of a family whose facts say the size
+
+    @property
+    def frames(self) -> int:
+        """1 of an image."""
+        return self.pixels.shape[1] if self.pixels.ndim == 4 else 1
 
 
 class SampleTransform(Protocol):

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from modules.config import ConfigError, TrainConfig
-from modules.data.index.caption_lists import LACKS
+from modules.data.index.caption_lists import LACKS, MORE_CELLS
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
 from modules.data.index.expand import KOHYA_FOLDER, may_repeat
 from modules.data.index.images import suppress_pillow_warnings
@@ -23,6 +23,7 @@ from modules.files import FileFault, printable, read_bytes
 
 _CAPTION_SUFFIXES: Final = (".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags")
 _CAPTION_FOLDERS: Final = ("captions", "caption", "text", "texts")
+_REGULARIZATION: Final = frozenset({"reg", "regularization", "regularisation"})  # folders of kohya's GUI
 _MOST_READ: Final = 500  # files of equal size
 _MOST_LOOKED_AT: Final = 10_000  # paths of a concept
 _LARGEST_READ: Final = 64 << 20  # bytes of each
@@ -37,6 +38,7 @@ def missing_data(config: TrainConfig, index: Index, *, is_cached: bool) -> list[
     return [
         *_captions(config, index),
         *(f"{each.path} is {each.what}." for each in index.problems() if each.what.startswith(LACKS)),
+        *(f"{each.path}: {each.what}." for each in index.header.problems if MORE_CELLS in each.what),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
         *_numbered_folders(config, index),
         *_variations(config, is_cached),
@@ -92,8 +94,18 @@ def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
     for number, concept in enumerate(config.concepts):
         first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
         paths = map(os.fsdecode, index.paths.unpack(first, min(last, first + _MOST_LOOKED_AT)))
-        folders = (folder for path in paths for folder in path.split("/")[:-1] if KOHYA_FOLDER.fullmatch(folder))
-        if may_repeat(concept) and (folder := next(folders, None)):
+        folders = dict.fromkeys(os.path.dirname(path) for path in paths)
+        numbered = [each.rpartition("/") for each in folders if KOHYA_FOLDER.fullmatch(os.path.basename(each))]
+        if not numbered or not may_repeat(concept):
+            continue
+        folder, beside = numbered[0][2], {above for above, *_ in numbered}
+        if regular := next((each for each in beside if each.lower() in _REGULARIZATION), ""):
+            yield (
+                f"{printable(index.header.roots[number], 200)} has images in {regular}, where kohya's scripts have "
+                "those of the class in general: here they are trained on as all others. Make that folder a concept of "
+                "its own, with prior, and the folder of the others another one, both with folder_repeats."
+            )
+        else:
             yield (
                 f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
                 "kohya's scripts name them for repeats. "

@@ -57,9 +57,10 @@ class SigmaShift:
 
     @classmethod
     def of_scheduler(cls, config: Mapping[str, Any], defaults: Mapping[str, float]) -> SigmaShift:
-        """That of a FlowMatchEulerDiscreteScheduler; `defaults` are those of the pipeline's `calculate_shift`."""
+        """That of a FlowMatchEulerDiscreteScheduler, or of a UniPCMultistepScheduler of flow matching; `defaults` are
+        those of the pipeline's `calculate_shift`."""
         if not config.get("use_dynamic_shifting"):
-            return cls(float(config.get("shift") or 1.0))
+            return cls(float(config.get("shift") or config.get("flow_shift") or 1.0))
         known = {**defaults, **{name: config[name] for name in defaults if config.get(name) is not None}}
         low, high = known["base_image_seq_len"], known["max_image_seq_len"]
         slope = (known["max_shift"] - known["base_shift"]) / (high - low)

@@ -169,7 +169,7 @@ def load_flow_components(base: FlowBase, facts: FamilyFacts, dtype: torch.dtype)
             classes=classes,
             transformer=_load_transformer(folder, classes["transformer"], base.transformer),
             vae=vae,
-            scheduler=scheduler_config(folder, base.option),
+            scheduler=_flow_scheduler(folder, base.option),
             tokenizers={name: _load_tokenizer(folder, name, classes[name]) for name in facts.encoders.values()},
             index=index,
             encoder_files=base.encoders,
@@ -193,7 +193,7 @@ def check_small_parts(base: FlowBase, facts: FamilyFacts) -> None:
         with damage_refused(label), torch.device("meta"):
             described = described_network(folder, name, classes[name])
         check_encoder_file(file, name, described, base.label)
-    scheduler_config(folder, base.option)
+    _flow_scheduler(folder, base.option)
 
 
 def find_flow_model(base_model: str | None, layout: str, facts: FamilyFacts, files: str = "") -> FlowBase:
@@ -259,9 +259,24 @@ def find_scheduler(
             return None
         base_model_files.check_pipeline_class(folder, facts.pipelines, str(folder), base.option)
         index = read_json(folder / INDEX)
-        return (scheduler_config(folder, base.option), index) if isinstance(index, dict) else None
+        return (_flow_scheduler(folder, base.option), index) if isinstance(index, dict) else None
     except (ConfigError, FileFault, OSError):
         return None
+
+
+def _flow_scheduler(folder: Path, option: str) -> dict[str, Any]:
+    """The config of the scheduler, which may be one that serves other models as well. Raises ConfigError if it is not
+    set up for flow matching."""
+    config = scheduler_config(folder, option)
+    if issubclass(getattr(diffusers, config["_class_name"]), diffusers.UniPCMultistepScheduler) and not (
+        config.get("use_flow_sigmas") and config.get("prediction_type") == "flow_prediction"
+    ):
+        raise ConfigError(
+            f"{option}: in the model {str(folder)!r} scheduler/scheduler_config.json has no flow matching: "
+            f"use_flow_sigmas is {config.get('use_flow_sigmas')!r}, prediction_type {config.get('prediction_type')!r}.",
+            "It needs use_flow_sigmas true and prediction_type flow_prediction, as the published model has them.",
+        )
+    return config
 
 
 def _load_transformer(folder: Path, kind: Any, single_file: Path | None) -> Any:

@@ -35,16 +35,16 @@ class FlowSampleTransform:
         return (CAPTION, *(name for name in self.text_names if name.endswith(STATES)))
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
-        """latents and noise fp32 [C, h, w], sigma fp32 []; the tensors of the caption, or its bytes uint8 [N]; with a
-        mask, loss weights [1, h, w]. Of an image that is not cached, image uint8 [3, H, W] and latent_noise [C, h, w]
-        stand for latents.
+        """latents and noise fp32 [C, h, w], of clips [C, f, h, w], sigma fp32 []; the tensors of the caption, or its
+        bytes uint8 [N]; with a mask, loss weights [1, h, w] or [1, 1, h, w]. Of an image that is not cached, image
+        uint8 [3, H, W] and latent_noise [C, h, w] stand for latents, and likewise of clips.
         Of references reference.0 and so on, latents or images likewise, and references.length, how many are shown;
         picture.0 and so on, uint8 [3, H, W], if the text encoder will see them."""
         space = self.space
         sample: dict[str, Tensor] = {}
         if IMAGE in cached:
-            height, width = (side // space.pixels for side in cached[IMAGE].shape[-2:])
-            shape = torch.Size((space.channels, height, width))
+            _, *frames, height, width = cached[IMAGE].shape
+            shape = space.shape(width, height, *frames)
             sample[IMAGE] = cached[IMAGE]
             if self.options.latents == "sample":
                 sample[LATENT_NOISE] = torch.randn(shape, generator=generator)
@@ -55,7 +55,7 @@ class FlowSampleTransform:
             sample["latents"] = space.normalize(x_0)
             shape = x_0.shape
         sample["noise"] = torch.randn(shape, generator=generator)
-        tokens = shape[1] * shape[2] // self.latents_per_token
+        tokens = shape[1:].numel() // self.latents_per_token
         sample["sigma"] = sample_sigma(self.options, self.shift.of_tokens(tokens), generator)
         if CAPTION_IDS in cached:
             found = unpack_caption(cached, self.text_names, caption)
@@ -72,7 +72,8 @@ class FlowSampleTransform:
         if references:
             sample[REFERENCES + LENGTH] = torch.tensor(0 if DROPPED_REFERENCES in cached else len(references))
         if "mask" in cached:
-            sample["weights"] = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
+            weights = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
+            sample["weights"] = weights if space.frame_step is None else weights.unsqueeze(-3)  # alike in all frames
         return sample
 
 

@@ -45,6 +45,6 @@ def snr_weights(snr: Tensor, prediction: Prediction, weighting: SnrWeighting, ga
 
 
 def mean_per_sample(loss: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean loss of each sample [B] from [B, C, h, w], pixels weighted by `weights` [B, 1, h, w] if given."""
+    """Mean loss of each sample [B] from [B, C, ...], pixels weighted by `weights` [B, 1, ...] if given."""
     weighted = loss if weights is None else loss * weights
     return weighted.mean(dim=tuple(range(1, loss.ndim)))

@@ -57,7 +57,7 @@ class FlowMatching:
     weighting: SigmaWeighting
 
     def noised(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        sigma = level.view(-1, 1, 1, 1)
+        sigma = level.view(-1, *[1] * (x_0.ndim - 1))
         return (1 - sigma) * x_0 + sigma * noise
 
     def target(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
@@ -83,7 +83,8 @@ class DenoisingLoss:
         level: Tensor,
         pixel_weights: Tensor | None,
     ) -> Tensor:
-        """[B]: of what `predict` makes of x_t [B, C, h, w], with `pixel_weights` [B, 1, h, w] if given."""
+        """[B]: of what `predict` makes of x_t [B, C, h, w] or [B, C, f, h, w], with `pixel_weights` of one channel if
+        given."""
         prediction = predict(self.objective.noised(x_0, noise, level)).to(x_0.dtype)
         target = self.objective.target(x_0, noise, level)
         loss = losses.elementwise_loss(prediction, target, self.form, self.huber_delta)

@@ -19,6 +19,7 @@ from modules.files import FileFault, printable, read_json
 _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
 # Processors of text and images, of which only the tokenizer is needed here: those of images need torchvision.
 _TOKENIZER_OF_PROCESSOR = {"PixtralProcessor": transformers.AutoTokenizer}
+_SCHEDULERS = (diffusers.FlowMatchEulerDiscreteScheduler, diffusers.UniPCMultistepScheduler)
 
 
 def component_classes(folder: Path, components: Iterable[str]) -> tuple[Any, dict[str, Any], Mapping[str, Any]]:
@@ -58,7 +59,7 @@ def _is_acceptable(kind: object, name: str, expected: tuple[Any, ...]) -> bool:
     if name == "processor":
         return issubclass(kind, transformers.ProcessorMixin)
     if name == "scheduler":
-        return issubclass(kind, diffusers.FlowMatchEulerDiscreteScheduler)
+        return issubclass(kind, _SCHEDULERS)
     base = ModelMixin if name in ("transformer", "vae") else transformers.PreTrainedModel
     wanted = tuple(each for each in expected if isinstance(each, type))
     return issubclass(kind, base) and issubclass(kind, wanted or base)

@@ -32,7 +32,8 @@ def rgb_pixels(image: Image.Image) -> Tensor:
 
 def mask_or_ones(example: Example) -> Tensor:
     """The example's mask uint8 [1, H, W]; all 255 if it has none."""
-    return torch.full_like(example.pixels[:1], 255) if example.mask is None else example.mask
+    size = (1, *example.pixels.shape[-2:])
+    return example.pixels.new_full(size, 255) if example.mask is None else example.mask
 
 
 def downsample_mask(mask: Tensor, size: torch.Size) -> Tensor:

@@ -107,6 +107,14 @@ class ReferenceFacts:
 
 
 @dataclass(frozen=True)
+class ClipFacts:
+    """What a model of videos takes as a clip; an image is a clip of one frame."""
+
+    step: int  # clips have 1 + n times as many frames
+    rate: float  # frames per second that its clips usually have
+
+
+@dataclass(frozen=True)
 class FamilyFacts:
     """What is known of a family without importing its file."""
 
@@ -125,6 +133,7 @@ class FamilyFacts:
     arguments: Mapping[str, object] = field(default_factory=dict)  # of the pipeline's constructor, besides components
     transformer: str = ""  # its class in diffusers
     references: ReferenceFacts | None = None  # of a model that edits images; None: it takes none
+    clips: ClipFacts | None = None  # of a model of videos; None: it trains on images alone
     # Pattern for the last words of the names of its feed-forward layers, unless they are named as in most transformers:
     # ff.net (modules/training/methods/lora.py).
     feed_forward: str = ""

@@ -14,6 +14,7 @@ from modules.data.batch import Example
 from modules.diffusion.objectives import DenoisingLoss
 from modules.diffusion.sample_inputs import SampleInputs
 from modules.families._family import Family, SampleRequest
+from modules.files.videos import Clip
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -39,7 +40,7 @@ class DiffusionFamily(Family):
         return dict(self.encode_batch([example], 1)[0])
 
     @torch.no_grad()
-    def sample(self, request: SampleRequest) -> Image.Image:
+    def sample(self, request: SampleRequest) -> Image.Image | Clip:
         """As the diffusers pipeline generates it, from noise sampled on the CPU: a GPU's generator would differ.
 
         Raises ConfigError for an image that the model cannot generate.
@@ -57,8 +58,8 @@ class DiffusionFamily(Family):
         """Raises ConfigError for an image that the model cannot generate."""
 
     @abstractmethod
-    def generate(self, request: SampleRequest) -> Image.Image:
-        """The image of `sample`; the model is in evaluation mode, without gradients."""
+    def generate(self, request: SampleRequest) -> Image.Image | Clip:
+        """The image or clip of `sample`; the model is in evaluation mode, without gradients."""
 
     def sampling_device(self) -> torch.device:
         """Where samples are generated."""

@@ -20,6 +20,7 @@ from modules.config import ConfigError, Section, TrainConfig
 from modules.config.explain import explain
 from modules.data.batch import Batch, DataSets, Example, ExampleTransform, SampleMixing, SampleTransform
 from modules.facts import FamilyFacts
+from modules.files.videos import Clip
 
 if TYPE_CHECKING:
     from modules.diffusion.hub.model import HubModel
@@ -35,7 +36,7 @@ class ReferenceImage:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """One image to generate. `width` and `height` in pixels, multiples of the family's `size_step`."""
+    """One image or clip to generate. `width` and `height` in pixels, multiples of the family's `size_step`."""
 
     prompt: str
     negative_prompt: str
@@ -46,12 +47,15 @@ class SampleRequest:
     seed: int
     references: tuple[ReferenceImage, ...] = ()  # of families whose facts say that they take some
     written_prompt: str = ""  # with the choices that `prompt` was drawn from; empty if there were none
+    frames: int = 1  # of families whose facts have `clips`: more than one are a clip
 
     def settings(self) -> dict[str, object]:
         """What an image that is generated keeps of it; no path of this machine."""
         found: dict[str, object] = {name: value for name, value in vars(self).items() if name != "references"}
         found["reference"] = "; ".join(each.name for each in self.references)
-        return {name: value for name, value in found.items() if value or name not in ("reference", "written_prompt")}
+        found["frames"] = self.frames if self.frames > 1 else 0
+        unsaid = ("reference", "written_prompt", "frames")
+        return {name: value for name, value in found.items() if value or name not in unsaid}
 
 
 @dataclass(frozen=True)
@@ -212,15 +216,16 @@ class Family(ABC):
 
     @classmethod
     def meta_loss(cls, config: TrainConfig, model: nn.Module, size: tuple[int, int], samples: int) -> Tensor | None:
-        """As `loss`, [B], for so many images of size (width, height) in pixels, all of zeros, and `model`, which is
-        built as that of `meta_model`, perhaps with an adapter: for estimates of memory. None if that is not offered.
+        """As `loss`, [B], for so many images, or clips, of size (width, height) in pixels, all of zeros, and `model`,
+        which is built as that of `meta_model`, perhaps with an adapter: for estimates of memory. None if that is not
+        offered.
         """
         return None
 
     @classmethod
     def meta_encoder(cls, config: TrainConfig) -> Callable[[Tensor], Tensor] | None:
-        """What `encode_batch` computes first, from images [B, 3, H, W], by a network in fp32 that is built for it: for
-        estimates of memory. None if that is not offered.
+        """What `encode_batch` computes first, from images [B, 3, H, W] or clips [B, 3, F, H, W], by a network in fp32
+        that is built for it: for estimates of memory. None if that is not offered.
         """
         return None
 
@@ -294,8 +299,8 @@ class Family(ABC):
         return Metrics({})
 
     @abstractmethod
-    def sample(self, request: SampleRequest) -> Image:
-        """Generate one image; equal requests give equal images on the same device."""
+    def sample(self, request: SampleRequest) -> Image | Clip:
+        """Generate one image, or a clip of several frames; equal requests give equal ones on the same device."""
 
     @abstractmethod
     def export(self, state: Mapping[str, Tensor], folder: Path) -> None:

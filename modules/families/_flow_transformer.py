@@ -62,6 +62,7 @@ from modules.families._find_family import check_family, distillation_notes
 from modules.families._frozen_networks import frozen_networks
 from modules.families._stored_quantization import stored_notes
 from modules.families._vae_estimates import meta_encoder
+from modules.files.videos import Clip
 
 USUAL_TOKENS = 256  # of a caption whose states are as long as it is
 
@@ -109,7 +110,8 @@ class FlowTransformer(DiffusionFamily):
         self.model = TransformerModel(components.transformer)
         self.encoders = {"vae": components.vae}
         with damage_refused(f"base_model: vae/config.json of the model in {str(components.folder)!r} cannot be used"):
-            self.space = LatentSpace.of(components.vae, self.batch_norm_eps)
+            space = LatentSpace.of(components.vae, self.batch_norm_eps)
+            self.space = space if self.facts.clips is None else space.of_clips(self.facts.clips.step)
         with damage_refused(f"base_model: the scheduler of the model in {str(components.folder)!r} cannot be used"):
             self.shift = self.shift_of(options, components.scheduler, components.index)
         self.caches_captions = config.cache_latents and has_fixed_captions(config)
@@ -173,7 +175,8 @@ class FlowTransformer(DiffusionFamily):
 
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
-        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B].
+        """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B]; of
+        clips both are [B, C, f, h, w].
 
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
@@ -267,7 +270,7 @@ class FlowTransformer(DiffusionFamily):
 
     @torch.no_grad()
     def encode_batch(self, examples: Sequence[Example], size: int) -> list[dict[str, Tensor]]:
-        """Each is a dictionary of mean (and spread) fp32 [C, h, w]; mask uint8 [1, h, w] with masked
+        """Each is a dictionary of mean (and spread) fp32 [C, h, w] or [C, f, h, w]; mask uint8 [1, h, w] with masked
         training; reference.0 and so on, the most likely latents of references; of text encoders that see these, the
         output of `pack_captions` for N captions, encoded one by one."""
         pixels = pad_batch(torch.stack([example.pixels for example in examples]), size)
@@ -397,7 +400,7 @@ class FlowTransformer(DiffusionFamily):
         """The name of the base model's scheduler."""
         return {"sampler": str(self.components.scheduler["_class_name"])}
 
-    def generate(self, request: SampleRequest) -> Image.Image:
+    def generate(self, request: SampleRequest) -> Image.Image | Clip:
         device = self.sampling_device()
         texts = self._prompts(request, device)
         if self.caches_captions:
@@ -412,7 +415,9 @@ class FlowTransformer(DiffusionFamily):
         )
         pipeline = self.sampling_pipeline(request, self._vae_on(device))
         arguments = self.pipeline_arguments(prompt, negative, request.guidance_scale)
-        image: Image.Image = pipeline(
+        if self.facts.clips is not None:
+            arguments |= {"num_frames": request.frames, "output_type": "pil"}
+        output = pipeline(
             **arguments,
             **self.reference_arguments(request),
             width=request.width,
@@ -420,8 +425,9 @@ class FlowTransformer(DiffusionFamily):
             num_inference_steps=request.steps,
             generator=torch.Generator().manual_seed(request.seed),
             callback_on_step_end=self._after_step,
-        ).images[0]
-        return image
+        )
+        frames: list[Image.Image] = output.images[:1] if self.facts.clips is None else output.frames[0]
+        return frames[0] if request.frames == 1 else Clip(tuple(frames), self.config.clip_rate)
 
     def sampling_pipeline(self, request: SampleRequest, vae: Any) -> Any:
         """The pipeline that generates the sample, without text encoders."""
@@ -455,7 +461,10 @@ class FlowTransformer(DiffusionFamily):
         )
         dtype = torch.float64 if config.precision == "fp64" else torch.float32
         channels = transformer.config["in_channels"] // cls.packed_latents
-        x_t = torch.zeros(samples, channels, *(side // cls.pixels_per_latent for side in reversed(size)), dtype=dtype)
+        step = config.clip_step
+        frames = () if step is None else (1 + (config.frames - 1) // step,)
+        places = (side // cls.pixels_per_latent for side in reversed(size))
+        x_t = torch.zeros(samples, channels, *frames, *places, dtype=dtype)
         limit = family.caption_limit
         tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
         shapes = cls.text_shapes(transformer.config, tokens)
@@ -531,7 +540,7 @@ class FlowTransformer(DiffusionFamily):
         return torch.full((len(x_t),), self.options.guidance, device=x_t.device, dtype=x_t.dtype)
 
     def _latents(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """x_0 [B, C, h, w]; of images that are not cached, encoded now."""
+        """x_0 [B, C, h, w] or [B, C, f, h, w]; of images that are not cached, encoded now."""
         if IMAGE not in tensors:
             return tensors["latents"]
         dtype = tensors["noise"].dtype

@@ -15,8 +15,9 @@ from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.facts import known_model
 
-_CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage")
 _VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
+_VIDEO_CLASSES: Final = (_VIDEO, "AutoencoderKLWan")
+_CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", *_VIDEO_CLASSES)
 _BILLIONS_OF_VIDEO: Final = 0.13
 # Of all others that are known by name; some differ in the last layer alone.
 _KL: Final = {
@@ -29,8 +30,8 @@ _KL: Final = {
 
 
 def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[Tensor], Tensor] | None:
-    """From images [B, 3, H, W] to latents, in fp32, by the autoencoder in `folder`, or of the model with this hub name;
-    with `tiling` those of the first tile.
+    """From images [B, 3, H, W], or clips [B, 3, F, H, W], to latents, in fp32, by the autoencoder in `folder`, or of
+    the model with this hub name; with `tiling` those of the first tile.
 
     None if it is not known. It is built as torch builds tensors, so call this and the result within FakeTensorMode.
     Raises ConfigError if it cannot be built.
@@ -39,13 +40,14 @@ def meta_encoder(folder: Path | None, name: str, *, tiling: bool) -> Callable[[T
         vae = _known(name) if folder is None else _of_folder(folder)
     if vae is None:
         return None
-    is_video = type(vae).__name__ == _VIDEO
+    is_video = type(vae).__name__ in _VIDEO_CLASSES
     tile = (vae.tile_sample_min_height if is_video else vae.tile_sample_min_size) if tiling else None
 
     @torch.no_grad()
     def encode(images: Tensor) -> Tensor:
         images = images[..., :tile, :tile]  # one tile after the other is encoded alike
-        latents: Tensor = vae.encode(images.unsqueeze(2) if is_video else images, return_dict=False)[0].mean
+        images = images.unsqueeze(2) if is_video and images.ndim == 4 else images
+        latents: Tensor = vae.encode(images, return_dict=False)[0].mean
         return latents
 
     return encode

@@ -1,6 +1,6 @@
 """What a run reports while it trains: progress, scalars, images, stragglers."""
 
-from modules.monitoring.images import make_grid, save_image
+from modules.monitoring.images import make_grid, save_image, save_sample
 from modules.monitoring.performance_monitor import PerformanceMonitor
 from modules.monitoring.report import RunReport
 from modules.monitoring.report_protocol import Report, SilentReport, StepRecord
@@ -17,4 +17,5 @@ __all__ = [
     "StepRecord",
     "make_grid",
     "save_image",
+    "save_sample",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,13 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from modules.files import replacing
+from modules.files.videos import Clip, read_video_header, video_frames, write_clip
 
 # All in pixels.
 TILE = 192
 CAPTION_HEIGHT = 30
 GAP = 8
+GIF_SIDE = 512
 BACKGROUND = (24, 24, 27)
 TEXT = (212, 212, 216)
 MOST_CHARACTERS = 500  # of a prompt that are measured: more than two lines hold
@@ -29,6 +32,29 @@ def save_image(image: Image.Image, file: Path, settings: Mapping[str, object]) -
     with replacing(file) as partial:
         # drawings, which have a palette, become small anyway: 2 ms instead of 5 for 900 x 900 pixels
         image.save(partial, format="PNG", pnginfo=info, compress_level=1 if image.mode == "P" else 6)
+
+
+def save_sample(sample: Image.Image | Clip, file: Path, settings: Mapping[str, object]) -> Image.Image:
+    """Write an image, or the .mp4 of a clip and its first frame beside it as `file`, which is what lists show; returns
+    that image. Raises OSError, also where videos cannot be written."""
+    if isinstance(sample, Image.Image):
+        save_image(sample, file, settings)
+        return sample
+    write_clip(file.with_suffix(".mp4"), sample)  # where `video_beside` finds it
+    save_image(sample.frames[0], file, {**settings, "fps": sample.fps})
+    return sample.frames[0]
+
+
+def gif_of(video: Path) -> bytes:
+    """The video as a GIF that repeats, scaled to at most GIF_SIDE. Raises OSError."""
+    fps = read_video_header(video).fps
+    frames = []
+    for frame in video_frames(video, lambda times: range(len(times))):
+        frame.thumbnail((GIF_SIDE, GIF_SIDE))
+        frames.append(frame)
+    encoded = io.BytesIO()
+    frames[0].save(encoded, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)
+    return encoded.getvalue()
 
 
 def make_grid(images: Sequence[tuple[Image.Image, str]], columns: int = 0) -> Image.Image:

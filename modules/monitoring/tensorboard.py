@@ -20,6 +20,8 @@ from typing import Final
 from modules.config.hyperparameters import HyperParameter
 from modules.files import FileFault, open_for_writing, open_regular, printable, read_bytes, write_fault
 from modules.files.images import open_image
+from modules.files.videos import video_beside
+from modules.monitoring.images import gif_of
 from modules.run.folder.event_reader import EventReader
 
 log = logging.getLogger("tandem")
@@ -93,12 +95,12 @@ class TensorBoardWriter:
         self._file.flush()
 
     def add_png(self, tag: str, file: Path, step: int) -> None:
-        """An RGB image in a PNG file, which is not encoded anew."""
+        """An RGB image in a PNG file, which is not encoded anew; of a video the moving picture, as GIF."""
         with open_image(file) as header:
             width, height = header.size
-        image = self._summary.Image(
-            encoded_image_string=read_bytes(file, _MOST_PICTURE_BYTES), height=height, width=width, colorspace=_RGB
-        )
+        video = video_beside(file)
+        data = read_bytes(file, _MOST_PICTURE_BYTES) if video is None else gif_of(video)
+        image = self._summary.Image(encoded_image_string=data, height=height, width=width, colorspace=_RGB)
         value = self._summary.Value(tag=tag, image=image)
         self._add([value], step)
 

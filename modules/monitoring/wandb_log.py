@@ -15,6 +15,7 @@ from typing import Any, Final
 from modules.config import ConfigError, TrainConfig
 from modules.config.hyperparameters import HyperParameter
 from modules.files import FileFault, decode_json, read_bytes
+from modules.files.videos import video_beside
 from modules.monitoring.background import BackgroundThread
 from modules.monitoring.tensorboard import Histogram
 
@@ -64,12 +65,14 @@ class WandbLog:
         self._submit(lambda: self._run.log({**scalars, _STEP: step}))
 
     def add_png(self, tag: str, file: Path, step: int) -> None:
-        """An image in a PNG file."""
+        """An image in a PNG file, or the video whose first frame it is."""
 
         def send() -> None:
             import wandb
 
-            self._run.log({tag: wandb.Image(str(file)), _STEP: step})
+            video = video_beside(file)
+            shown = wandb.Image(str(file)) if video is None else wandb.Video(str(video), format="mp4")
+            self._run.log({tag: shown, _STEP: step})
 
         self._submit(send)
 

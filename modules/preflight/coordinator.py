@@ -28,10 +28,12 @@ Answer = dict[str, object]
 
 @dataclass(frozen=True)
 class PreflightOptions:
-    """What to check, and how; `config` holds the defaults if `has_config` is False. Times are in seconds."""
+    """What to check, and how; `config` holds the defaults if `has_config` is False, and its images are still to be sent
+    here if `has_data` is False. Times are in seconds."""
 
     config: TrainConfig
     has_config: bool = False
+    has_data: bool = True
     thorough: bool = False
     timeout_s: float = 30.0  # for each task
     wait_s: float = 300.0  # for all processes to join

@@ -8,9 +8,10 @@ from pathlib import PurePath
 from modules.config import Concept
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.distributed.formatting import first_names
+from modules.files.videos import VIDEO_SUFFIXES
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
-from modules.run.join.fingerprint import data_listing, differing_names, digest
+from modules.run.join.fingerprint import Listing, data_listing, differing_names, digest
 from modules.run.launch.store_secret import store_secret
 from modules.run.preflight_report.report import Cell
 
@@ -20,7 +21,8 @@ _MAX_COMPARED = 100_000
 
 def list_images(context: Context) -> Answer:
     """Task of a host's first rank: each concept's folder, number of files, one digest of them all, number of images."""
-    found = [(concept, data_listing(concept)) for concept in context.config.concepts if concept.enabled]
+    concepts = [concept for concept in context.config.concepts if concept.enabled]
+    found = [(concept, _listing(context, concept)) for concept in concepts]
     secret = store_secret() or ""
     return {"concepts": [[each.path, len(files), digest(files, secret), _images(each, files)] for each, files in found]}
 
@@ -28,7 +30,11 @@ def list_images(context: Context) -> Answer:
 def hash_images(context: Context, number: int) -> Answer:
     """Task if they differ: every file of one concept, with its size or a hash of its text."""
     concept = [each for each in context.config.concepts if each.enabled][number]
-    return dict(data_listing(concept))
+    return dict(_listing(context, concept))
+
+
+def _listing(context: Context, concept: Concept) -> Listing:
+    return data_listing(concept, with_videos=context.config.clip_step is not None)
 
 
 def check(coordinator: Coordinator) -> Iterable[Cell]:
@@ -37,6 +43,9 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         yield Cell("images", hosts_of(coordinator.first_ranks), "grey", "no config given (--config FILE)")
         return
     first_ranks = coordinator.first_ranks
+    if not coordinator.context.has_data:
+        yield Cell("images", hosts_of(first_ranks), "grey", NOT_SENT)
+        return
     if not any(concept.enabled for concept in coordinator.context.config.concepts):
         yield Cell("images", hosts_of(first_ranks), "grey", "the config has no folders of images")
         return
@@ -76,7 +85,10 @@ def _differences(
 
 def _images(concept: Concept, files: Iterable[str]) -> int:
     masks = f"{concept.mask_suffix}".lower()
-    return sum(PurePath(name).suffix.lower() in IMAGE_SUFFIXES and not name.lower().endswith(masks) for name in files)
+    return sum(
+        PurePath(name).suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not name.lower().endswith(masks)
+        for name in files
+    )
 
 
 def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:
@@ -85,5 +97,6 @@ def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:
     return [(str(path), int(count), str(digest_), int(images)) for path, count, digest_, images in concepts]
 
 
+NOT_SENT = "not all of them are there yet: the start of a run sends them"
 MISSING = "Correct the concept's path on that machine, copy the images there, or disable the concept."
 DIFFERENT = "Copy the same images and captions to every machine, or put them on a shared drive."

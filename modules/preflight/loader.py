@@ -29,6 +29,7 @@ from modules.files import FileFault, read_bytes
 from modules.preflight.cells import hosts_of
 from modules.preflight.coordinator import Answer, Context, Coordinator
 from modules.preflight.disk import existing_parent
+from modules.preflight.images import NOT_SENT
 from modules.run.preflight_report.report import Cell
 from modules.training.data.class_labels import label_concepts, with_classes
 from modules.training.data.custom_dataset import order_items
@@ -73,6 +74,9 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
         reason = "no config given (--config FILE)" if not context.has_config else "only with --test all"
         yield Cell("loader", hosts_of(coordinator.first_ranks), "grey", reason)
         return
+    if not context.has_data:
+        yield Cell("loader", hosts_of(coordinator.first_ranks), "grey", NOT_SENT)
+        return
     ranks = [member.rank for member in coordinator.alive]
     answers = coordinator.ask(ranks, "measure_loader", context.timeout_s * _TIMEOUT_FACTOR)
     for rank, answer in answers.items():
@@ -97,7 +101,11 @@ def _small_config(config: TrainConfig, folder: Path, *, learns_classes: bool) ->
         raise DataError("concepts: none has images to train on.")
     config = config.model_copy(update={"concepts": tuple(_unpacked(c, Path(config.cache_dir)) for c in concepts)})
     concepts = list((label_concepts(config) if learns_classes else config).concepts)
-    shares = [_copied(c, folder / str(number), _IMAGES // len(concepts) or 1) for number, c in enumerate(concepts)]
+    with_videos = config.clip_step is not None
+    shares = [
+        _copied(c, folder / str(number), _IMAGES // len(concepts) or 1, with_videos)
+        for number, c in enumerate(concepts)
+    ]
     return config.model_copy(
         update={"concepts": tuple(shares), "cache_dir": str(folder / "cache"), "validation_split": 0.0}
     )
@@ -112,8 +120,8 @@ def _unpacked(concept: Concept, cache_dir: Path) -> Concept:
     return found
 
 
-def _copied(concept: Concept, target: Path, count: int) -> Concept:
-    scan = scan_concept(concept, with_masks=False)
+def _copied(concept: Concept, target: Path, count: int, with_videos: bool) -> Concept:
+    scan = scan_concept(concept, with_masks=False, with_videos=with_videos)
     images = list(map(os.fsdecode, scan.paths[:: max(1, len(scan.paths) // count)][:count]))
     lists = [name for name, _ in (*scan.metadata, *scan.lists) if name not in scan.shards]
     for name in (*images, *map(scan.caption_file, images), *lists):

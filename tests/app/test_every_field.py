@@ -19,6 +19,7 @@ VALUES: dict[str, object] = {
     "family": "my_family.py",
     "concepts.*.caption_extension": ".caption",
     "concepts.*.resolutions": "512 768",
+    "frames": 21,  # 1 + a multiple of the family's step
     "resolution": 640,  # a multiple of the family's size step
     "device_ids": [0, 1],
     "run_name": "my-run",
@@ -56,6 +57,7 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "reference_resolution": {"family": "flux_kontext"},
     "reference_dropout": {"family": "flux_kontext"},
     "samples.*.reference": {"family": "flux_kontext"},
+    **{name: {"family": "wan"} for name in ("frames", "fps", "clips")},  # which trains on videos
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.draft import Draft
 from app.form import hardware_fit as module
-from app.form.hardware_fit import HardwareFit, hardware_fit
+from app.form.hardware_fit import HardwareFit
 from modules.config import preset_names
 from modules.config.family_about import family_about
 from modules.config.io.presets import preset_data, preset_summary
@@ -24,9 +24,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of 16 GB and, a little less as drivers say it, 24 GB."""
     gpus = [Gpu(0, "RTX 4080", 16_376, "GPU-a"), Gpu(1, "RTX 4090", 24_564, "GPU-b")]
     monkeypatch.setattr(module, "visible_gpus", lambda: gpus)
-    hardware_fit.cache_clear()
+    module._gpus_here.cache_clear()
     yield
-    hardware_fit.cache_clear()
+    module._gpus_here.cache_clear()
 
 
 @pytest.mark.parametrize(

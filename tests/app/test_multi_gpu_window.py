@@ -31,6 +31,7 @@ from app.windows.multi_node import MultiNodeWindow
 from app.windows.preflight import PreflightWindow
 from modules.config import ConfigError, TrainConfig
 from modules.machine import Gpu, GpuLoad, Link, preferred_addresses
+from modules.run.hosts.hardware import Hardware
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, hosts_file
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
@@ -42,6 +43,7 @@ from tests.ports import free_port
 from tests.runs import ROOT, environment, tiny_config
 
 GPUS = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 81_920, f"GPU-{number}") for number in range(4))
+WITHOUT_GPU = Hardware(gpus=[], cores=64, name="beta", target="me@beta", port=None, at=1.0)
 READING = GpuReading(GPUS, tuple(GpuLoad(gpu.index, 50, 40_000, 60, 300.5) for gpu in GPUS))
 
 
@@ -135,7 +137,7 @@ def test_checkboxes_select_gpus_and_keep_the_last(
 )
 def test_summary_of_processes_batch_and_learning_rate(settings: dict[str, object], expected: str) -> None:
     given = {"enable_multi_gpu": True, "batch_size": 2, "learning_rate": 1e-4, **settings}
-    sentence, fault, backend, _ = describe(TrainConfig.model_validate(given), [])
+    sentence, fault, backend, _ = describe(TrainConfig.model_validate(given), WITHOUT_GPU)
     assert fault == ""
     assert backend.startswith("Gloo is used here: NCCL "), "what becomes of nccl on this machine"
     assert expected in sentence
@@ -485,7 +487,7 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
 
 
 def test_gpus_are_shown_without_load_readings(section: Section) -> None:
-    before = GpuList(section.scroll.inside, lambda _: None)
+    before = GpuList(section.scroll.inside, section.state, lambda _: None)
     assert before._message.cget("text") == "Looking for GPUs…", "the driver has not answered yet"
     before.show(GpuReading(), None)
     assert before._message.cget("text").startswith("No GPU found")

@@ -131,7 +131,7 @@ def choose_devices(driver: Driver, page: QueuePage, queue: RunQueue) -> None:
     line.delete(0, "end")
     line.insert(0, "1, 0")
     driver.press("Return")
-    driver.wait(lambda: page.table.item("3", "values")[3] == "0, 1", "the GPUs in the row")
+    driver.wait(lambda: page.table.item("3", "values")[3] == "0,1", "the GPUs in the row")
     assert queue.read().entry(3).devices == [0, 1]
     queue.edit(lambda found: found.with_entry(found.entry(1).changed(state="finished")))
     config = load_config(queue.config_file(4))
@@ -448,6 +448,7 @@ def test_cells_of_a_row() -> None:
         return row_of(entry, result="loss 0.05")[-1]
 
     assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0))[3] == "All + beta"
+    assert row_of(Entry(number=1, name="cats", devices=[0, 1], place="beta", added=1.0))[3] == "beta: 0,1"
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
     assert result(state="stopped", exit_code=130, reason="Stopped") == "loss 0.05"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"

@@ -20,6 +20,7 @@ from modules.files import Record
 from modules.run import RunFolder
 from modules.run.folder.pidfile import find_launcher
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
+from modules.run.queue.folder import RunQueue
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.link import connect
 from modules.run.remote.machine import host_for_runs
@@ -131,6 +132,12 @@ def test_from_an_address_and_a_key_to_a_model(
             status = wait_for(driver, "Stopped")
             assert status.can_resume
             assert [file.name for file in (copy / "backup").iterdir()]
+            queue = RunQueue(tmp_path / "runs")
+            driver.press("F4")
+            driver.wait(lambda: queue.read().waiting, "an entry")
+            assert [(entry.name, entry.place) for entry in queue.read().waiting] == [("cats-2", "beta")]
+            bar = driver.window.run_bar
+            driver.wait(lambda: bar._full_detail().startswith("Queued for beta at place 1. To begin,"), "what is said")
             chosen_beside_train(driver, "What is on beta…")
             window = dialog(driver, "beta")
             driver.wait(lambda: "cats" in driver.text(window), "the list of what is there")

@@ -144,6 +144,14 @@ def test_numbered_folders_beside_other_images(tmp_path: Path, folder: Path) -> N
     assert said(tmp_path, {"path": str(folder), "caption_source": "folder_name"})[0] == []
 
 
+def test_the_regularization_images_of_a_folder_of_kohyas_gui(tmp_path: Path) -> None:
+    for name in ("img/5_sks dress", "reg/1_dress"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.new("RGB", (64, 64)).save(tmp_path / "set" / name / "a.png")
+    (sentence,) = said(tmp_path, {"path": str(tmp_path / "set")})[0]
+    assert "has images in reg, where kohya's scripts have those of the class in general" in sentence
+
+
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:
     for suffix in ("jfif", "jpe", "JFIF", "jpg_large"):
         Image.new("RGB", (64, 64)).save(folder / f"of {suffix}.{suffix}", "JPEG")

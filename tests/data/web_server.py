@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
+
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class FolderServer(ThreadingHTTPServer):
@@ -17,8 +20,10 @@ class FolderServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, *, ranges: bool = True) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(
+        self, folder: Path, *, ranges: bool = True, handler: type[BaseHTTPRequestHandler] | None = None
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.folder, self.ranges = folder, ranges
         self.requests: list[tuple[str, str, str]] = []
         self.tokens: list[str] = []
@@ -30,7 +35,9 @@ class FolderServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers with the files of the folder, and as the hub for data sets."""
+
     server: FolderServer
     protocol_version = "HTTP/1.1"
 
@@ -106,7 +113,14 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(folder: Path, *, ranges: bool = True) -> Iterator[FolderServer]:
     """A server of the folder for the block."""
-    with FolderServer(folder, ranges=ranges) as server:
+    with running(FolderServer(folder, ranges=ranges)) as server:
+        yield server
+
+
+@contextmanager
+def running(started: Server) -> Iterator[Server]:
+    """The server, in a thread for the block."""
+    with started as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

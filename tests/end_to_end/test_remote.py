@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -16,8 +18,11 @@ import pytest
 
 from modules.config import TrainConfig, save_config
 from modules.run import RunFolder
+from modules.run.hosts.hardware import known_hardware
 from modules.run.hosts.host_list import find_hosts
+from modules.run.preflight_report.report import PreflightReport
 from tests.conftest import draw_images
+from tests.nvml import H100, RTX, fake_nvml
 from tests.runs import ROOT, Run, tiny_config
 from tests.ssh_server import SshServer, skip_reason, ssh_server
 
@@ -174,3 +179,70 @@ def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) 
     assert copy.state.position.step > 0
     remote(here, "clean", "beta", "long", "--yes")
     assert not (server.home / ".tandem" / "runs" / "long").exists()
+
+
+def with_gpus(place: Path, *gpus: dict[str, object]) -> Path:
+    """A Python for that machine which finds these GPUs."""
+    python = place / "python there"
+    variables = [f"{name}={shlex.quote(value)}" for name, value in fake_nvml(*gpus).items()]
+    python.write_text(f'#!/bin/sh\n{" ".join(variables if gpus else [])} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def preflights_there(server: SshServer) -> list[psutil.Process]:
+    """Processes of a preflight, found by the folder that they run in."""
+    code, found = str(server.home / ".tandem" / "code"), list[psutil.Process]()
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == code and "preflight.py" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_the_devices_of_a_machine_and_its_preflight(server: SshServer, images: Path, tmp_path: Path) -> None:
+    here, python = tmp_path / "here", with_gpus(tmp_path, RTX, H100)
+    here.mkdir()
+    remote(here, "add", "beta", f"root@{server.address}", "--port", str(server.port), "--key", str(server.key))
+    assert "The devices of beta are not known yet" in str(known_hardware(find_hosts(["beta"])[0]))
+    said = remote(here, "setup", "beta", "--python", str(python))
+    assert "1 x GeForce RTX 4090 (24 GiB), 1 x H100 80GB HBM3 (80 GiB)" in said
+    known = known_hardware(find_hosts(["beta"])[0])
+    assert [gpu.memory_mib for gpu in known.gpus] == [24_564, 81_559]
+    with_gpus(tmp_path)
+    assert f"beta has {known.cores} CPU core" in remote(here, "list", "beta")
+    server.known_hosts.rename(tmp_path / "unknown")
+    config = tiny_config(images, tmp_path, runs_dir="runs")
+    save_config(config, tmp_path / "cats.json")
+    preflight = ["preflight", "beta", str(tmp_path / "cats.json")]
+    remote(here, *preflight, code=3)
+    (tmp_path / "unknown").rename(server.known_hosts)
+
+    said = remote(here, *preflight, "--trust_code", "--json", str(tmp_path / "report.json"))
+    report = PreflightReport.parse((tmp_path / "report.json").read_text())
+    assert report.complete
+    assert [cell.colour for cell in report.cells if cell.check == "images"] == ["grey"], "they are not there yet"
+    assert all(f"{cell.where}: {cell.value}" in said for cell in report.cells)
+    assert said.rstrip().endswith(report.verdict)
+    assert not (server.home / ".tandem" / "runs").exists()
+
+    for ends in ("by Ctrl-C", "with its connection"):
+        with subprocess.Popen(
+            [*REMOTE, *preflight, "--trust_code"], cwd=here, stdout=-1, stderr=-2, encoding="utf-8"
+        ) as child:
+            while not preflights_there(server):
+                assert child.poll() is None
+                time.sleep(0.05)
+            if ends == "by Ctrl-C":
+                child.send_signal(signal.SIGINT)
+            else:
+                for ssh in psutil.Process(child.pid).children():
+                    ssh.kill()
+            said = child.communicate()[0]
+            assert child.returncode == (130 if ends == "by Ctrl-C" else 3), said
+            assert ends == "by Ctrl-C" or "the preflight there has ended with it. Start it again" in said
+        psutil.wait_procs(preflights_there(server), 200)
+        assert preflights_there(server) == []
+    assert not list((server.home / ".tandem" / "partial").iterdir())

@@ -78,6 +78,7 @@ CHOSEN: Final = (
     "lumina2 lora ema_on_cpu padding",
     "ernie_image lora gradient_checkpointing samples padding",
     "z_image lora int8 samples padding",
+    "wan lora gradient_checkpointing samples backup padding",
     "pixel_diffusion ema_on_cpu fp16 samples validation backup save",
     "pixel_diffusion fused_backward loader_workers",
     "pixel_diffusion histograms",

@@ -18,6 +18,7 @@ from diffusers import (
     Flux2Pipeline,
     Flux2Transformer2DModel,
     QwenImageEditPlusPipeline,
+    WanPipeline,
 )
 from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import calculate_dimensions
 from PIL import Image
@@ -170,7 +171,10 @@ def _latents(pipe: Any, pixels: Tensor) -> Tensor:
         return cast(Tensor, (latents - mean) / torch.sqrt(pipe.vae.bn.running_var.view(1, -1, 1, 1) + eps))
     if "latents_mean" in config and config.latents_mean is not None:
         mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (config.latents_mean, config.latents_std))
-        return cast(Tensor, (pipe.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0] - mean) / std)
+        latents = pipe.vae.encode(pixels if pixels.ndim == 5 else pixels.unsqueeze(2)).latent_dist.mode()
+        if isinstance(pipe, WanPipeline):
+            return cast(Tensor, (latents - mean.unsqueeze(2)) / std.unsqueeze(2))
+        return cast(Tensor, (latents[:, :, 0] - mean) / std)
     return cast(Tensor, (pipe.vae.encode(pixels).latent_dist.mode() - config.shift_factor) * config.scaling_factor)
 
 
@@ -270,6 +274,11 @@ def _ernie_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     return cast(Tensor, pipe.transformer(x_t, sigma * 1000, states, lengths).sample)
 
 
+def _wan(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
+    states, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False, max_sequence_length=512)
+    return cast(Tensor, pipe.transformer(x_t, sigma * 1000, states).sample)
+
+
 def _images(name: str, caption: str) -> list[Tensor]:
     """The references of the example with this caption, as an autoencoder takes them."""
     return [each[None].float() / 127.5 - 1 for each in references(name, CAPTIONS.index(caption))]
@@ -298,6 +307,7 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "krea2": _krea2,
     "lumina2": _lumina2,
     "ernie_image": _ernie_image,
+    "wan": _wan,
 }
 
 

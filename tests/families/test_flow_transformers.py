@@ -119,6 +119,8 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
         given |= unpadded_prompts(pipe, given.pop("prompt"), given.pop("negative_prompt"))
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
+    if name == "WanPipeline":
+        return np.array(pipe(**given, **sizes, generator=generator, num_frames=1, output_type="pil").frames[0][0])
     with small_references():
         return np.array(pipe(**given, **sizes, generator=generator).images[0])
 

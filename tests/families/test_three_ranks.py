@@ -17,11 +17,14 @@ from tests.families.tiny_flow_pipelines import TINY
 from tests.pair_jobs import TIMEOUTS
 from tests.runs import Job, Run, group_settings, tiny_config, train_alone, train_group
 
-FLOW = ("z_image", "flux", "flux2", "krea2", "qwen_image", "chroma", "stable_diffusion_3", "lumina2", "ernie_image")
+FLOW = (
+    *("z_image", "flux", "flux2", "krea2", "qwen_image", "chroma", "stable_diffusion_3", "lumina2", "ernie_image"),
+    "wan",
+)
 CAPTIONS = ("a red <c>", "a blue <c>, number 2, on a wooden table", "<c>")
 LORA: dict[str, object] = {"method": "lora", "lora_rank": 2, "lora_alpha": 2.0, "caption_dropout": 0.3}
 INT8: dict[str, object] = {**LORA, "parts": [{"part": "transformer", "weights": "int8"}]}
-PLAIN_LORA = ("krea2", "chroma", "stable_diffusion_3", "lumina2")  # the others train one that edits, or on int8
+PLAIN_LORA = ("krea2", "chroma", "stable_diffusion_3", "lumina2", "wan")  # the others train one that edits, or on int8
 BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
 FINE_TUNE: dict[str, dict[str, object]] = {
     "stable_diffusion": {"caption_dropout": 0.3, "parts": BOTH},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage
+from diffusers import AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, AutoencoderKLWan
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import GemmaTokenizer, Qwen2Tokenizer, Qwen3Config, T5Config, T5Tokenizer
 
@@ -104,9 +104,9 @@ def gemma_tokenizer() -> GemmaTokenizer:
     return GemmaTokenizer(vocab=vocabulary, model_max_length=1024, add_bos_token=True)
 
 
-def video_vae() -> AutoencoderKLQwenImage:
-    """Four latent channels, sides divided by 8, frames as they are."""
-    return AutoencoderKLQwenImage(
+def video_vae(kind: Any = AutoencoderKLQwenImage) -> AutoencoderKLQwenImage | AutoencoderKLWan:
+    """Four latent channels, sides divided by 8, of frames but the first four at a time."""
+    return kind(
         base_dim=4,
         z_dim=4,
         dim_mult=[1, 1, 2, 2],

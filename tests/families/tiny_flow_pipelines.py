@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
@@ -25,6 +25,8 @@ from transformers import (
     Qwen3VLConfig,
     Qwen3VLModel,
     T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -69,6 +71,8 @@ with quiet_libraries():
         QwenImageTransformer2DModel,
         SD3Transformer2DModel,
         StableDiffusion3Pipeline,
+        WanPipeline,
+        WanTransformer3DModel,
         ZImagePipeline,
         ZImageTransformer2DModel,
     )
@@ -387,6 +391,33 @@ def tiny_ernie_image(folder: Path) -> Path:
     return save(pipeline, folder)
 
 
+def tiny_wan(folder: Path) -> Path:
+    """A WanPipeline in `folder`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        t5 = t5_tokenizer()
+        pipeline = WanPipeline(
+            scheduler=UniPCMultistepScheduler(
+                prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
+            ),
+            vae=video_vae(AutoencoderKLWan),
+            text_encoder=UMT5EncoderModel(UMT5Config(**t5_config(t5).to_diff_dict() | {"model_type": "umt5"})),
+            tokenizer=t5,
+            transformer=WanTransformer3DModel(
+                in_channels=4,
+                out_channels=4,
+                num_layers=2,
+                attention_head_dim=12,
+                num_attention_heads=2,
+                text_dim=WIDTH,
+                freq_dim=8,
+                ffn_dim=32,
+                rope_max_seq_len=32,
+            ),
+        )
+    return save(pipeline, folder)
+
+
 TINY: Mapping[str, Callable[[Path], Path]] = {
     "z_image": tiny_z_image,
     "flux": tiny_flux,
@@ -400,5 +431,6 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "krea2": tiny_krea2,
     "lumina2": tiny_lumina2,
     "ernie_image": tiny_ernie_image,
+    "wan": tiny_wan,
 }
 FIRST_EDIT = {"qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline)}  # of one reference

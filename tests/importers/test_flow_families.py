@@ -249,7 +249,7 @@ def test_layers_and_blocks_of_onetrainer(tmp_path: Path) -> None:
 def test_names_of_all_trainers() -> None:
     assert flow_family("flux.2-klein") == "flux2"
     assert flow_family("qwen_image:2512") == "qwen_image"
-    assert flow_family("wan") is None
+    assert flow_family("hunyuan_video") is None
 
 
 @pytest.mark.parametrize(

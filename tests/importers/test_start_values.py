@@ -43,7 +43,7 @@ def test_sides_of_samples_and_the_name_of_the_run(tmp_path: Path) -> None:
     assert "needs a multiple of 64" in changed["samples.0.width"].why
 
 
-@pytest.mark.parametrize(("model", "expected"), [("flux", 896), ("wan", 888)])  # the second has no family
+@pytest.mark.parametrize(("model", "expected"), [("flux", 896), ("ltx-video", 888)])  # the second has no family
 def test_sizes_are_those_of_the_family(tmp_path: Path, model: str, expected: int) -> None:
     data = {"model": {"type": model}, "pipeline_stages": 1, "dataset": "data.toml"}
     (tmp_path / "data.toml").write_text("resolutions = [888]\n", encoding="utf-8")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from modules.monitoring import make_grid, save_image
-from modules.monitoring.images import CAPTION_HEIGHT, GAP, TILE
+from modules.files.videos import Clip, video_beside
+from modules.monitoring import make_grid, save_image, save_sample
+from modules.monitoring.images import CAPTION_HEIGHT, GAP, TILE, gif_of
+from modules.monitoring.tensorboard import TensorBoardWriter
 
 
 def test_image_carries_its_settings(tmp_path: Path) -> None:
@@ -43,3 +46,20 @@ def test_a_prompt_without_spaces_stays_below_its_image() -> None:
     beside = (GAP + TILE, 0, *left.size)
     assert left.crop(beside).tobytes() == right.crop(beside).tobytes()
     assert left.tobytes() != right.tobytes()
+
+
+def test_a_video_is_written_with_its_first_frame_and_moves_in_tensorboard(tmp_path: Path) -> None:
+    frames = tuple(Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue"))
+    poster = save_sample(Clip(frames, 10.0), tmp_path / "p.png", {"prompt": "colours", "frames": 3})
+    assert poster == frames[0]
+    with Image.open(tmp_path / "p.png") as image:
+        assert json.loads(image.info["tandem"]) == {"prompt": "colours", "frames": 3, "fps": 10.0}
+    video = video_beside(tmp_path / "p.png")
+    assert video is not None
+    with Image.open(io.BytesIO(gif_of(video))) as moving:
+        assert (moving.size, getattr(moving, "n_frames", 1), moving.info["duration"]) == ((64, 48), 3, 100)
+    writer = TensorBoardWriter(tmp_path / "tensorboard", pytest.fail)
+    writer.add_png("samples/00", tmp_path / "p.png", 1)
+    writer.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"GIF89a" in events.read_bytes()

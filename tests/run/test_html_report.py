@@ -15,6 +15,8 @@ import pytest
 from PIL import Image
 
 from modules.config import ConfigError
+from modules.files.videos import Clip
+from modules.monitoring import save_sample
 from modules.run import EventLog, RunFolder
 from modules.run.html_report import update_report, write_report
 from modules.run.html_report.svg import ticks
@@ -49,6 +51,18 @@ def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
     assert re.search(r"<dt>torch</dt><dd>2\.", page), "versions"
     assert "Rank 0: " in page
     assert "Waiting for data" in page, "what the device was measured at"
+
+
+def test_samples_that_are_videos_move_in_the_report(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "x")
+    folder.make_directories()
+    file = folder.samples_dir / "step-000001-00.png"
+    save_sample(Clip((Image.new("RGB", (32, 32)),) * 3, 8.0), file, {})
+    folder_with(folder.path, ("sample", {"file": str(file), "prompt": "a video", "step": 1}))
+    page = write_report(folder).read_text("utf-8")
+    assert page.count('<video controls loop muted autoplay playsinline poster="data:image/png;base64,') == 1
+    assert page.count('src="data:video/mp4;base64,') == 1
+    assert "media-src data:" in page
 
 
 def test_a_failure_is_at_the_top_with_its_advice(tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ _LAYERS: Final = re.compile(
 # Of models that Tandem does not train, by layers in their LoRAs with dots as underscores: sd-scripts 48d368f
 # (networks/lora_anima.py, lora_hunyuan_image.py), diffusers 0.42 (loaders/lora_conversion_utils.py), OneTrainer 23df383
 _OTHER_MODELS: Final = {
-    "Wan": r"_(self|cross)_attn_[qkvo]_(lora|alpha|hada|lokr)|blocks_\d+_ffn_([02]|net_)",
     "Anima or Cosmos Predict": (
         r"adaln_modulation_(self_attn|cross_attn|mlp)|llm_adapter|_mlp_layer[12]_|cross_attn_output_proj"
     ),

@@ -402,7 +402,12 @@ class Concept(Section):
     @property
     def variations(self) -> int:
         """How many different views of an image are cached, without those that are mirrored."""
-        return (self.image_variations or _CACHED_VARIATIONS) if self.varies else 1
+        return self.clip_variations if self.varies else 1
+
+    @property
+    def clip_variations(self) -> int:
+        """Likewise, of a video of which several clips are trained on."""
+        return self.image_variations or _CACHED_VARIATIONS
 
     @property
     def caption_extensions(self) -> tuple[str, ...]:

@@ -75,6 +75,36 @@ class DataSettings(Section):
         advanced=True,
         resume="warn",
     )
+    frames: int = setting(
+        17,
+        title="Frames of a clip",
+        help="Videos are trained as clips of at most this many frames, shorter ones of as many as they fill; 1 trains "
+        "one frame of each, as an image. The family says which numbers it takes, such as 1, 5, 9, 13 and so on. Memory "
+        "and time grow faster than the number. Only for families that train on videos.",
+        unit="frames",
+        ge=1,
+        le=1025,
+        resume="warn",
+    )
+    fps: float = setting(
+        0.0,
+        title="Frames per second",
+        help="Videos are trained at this rate: of each moment, the frame that is nearest in time. 0: the rate that the "
+        "model was trained at, such as 16 of Wan 2.1. Only for families that train on videos.",
+        unit="per second",
+        ge=0,
+        le=240,
+        resume="warn",
+    )
+    clips: Literal["start", "uniform", "random"] = setting(
+        "start",
+        title="Clips of a video",
+        help="Which part of a longer video is trained on. start: its beginning. uniform: as many clips as the concept "
+        "has cached variations, 4 unless it says otherwise, from the beginning to the end; without the cache, one of "
+        "them at each visit. random: any, drawn anew at each visit; with the cache, from as many. Validation has the "
+        "beginning. Only for families that train on videos.",
+        resume="warn",
+    )
     cache_dir: LocalFolder = setting(
         "cache",
         title="Cache folder",

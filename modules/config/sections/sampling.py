@@ -57,6 +57,15 @@ class Sample(Section):
         ge=8,
         le=8192,
     )
+    frames: int | None = setting(
+        None,
+        title="Frames (video)",
+        help="For models of videos: 1 generates an image, more a video as .mp4. The model says which numbers it takes, "
+        "such as 1 more than a multiple of 4. Empty: as many as the clips that are trained on.",
+        unit="frames",
+        ge=1,
+        le=1001,
+    )
     steps: int = setting(
         20,
         title="Sampling steps",

@@ -71,7 +71,8 @@ def resized_and_turned(
 
 
 def change_colours(pixels: Tensor, change: Augmentation) -> Tensor:
-    """uint8 [3, H, W] with other brightness, contrast, saturation and hue."""
+    """uint8 [3, H, W], or of a clip [3, F, H, W], with other brightness, contrast, saturation and hue; the mean grey of
+    a clip is that of all its frames."""
     if (change.brightness, change.contrast, change.saturation, change.hue) == (1, 1, 1, 0):
         return pixels
     image = pixels.to(torch.float32) * change.brightness
@@ -83,18 +84,18 @@ def change_colours(pixels: Tensor, change: Augmentation) -> Tensor:
 
 
 def _turn_hue(image: Tensor, turns: float) -> Tensor:
-    """fp32 [3, H, W] with its hue in HSV moved; value and saturation stay."""
+    """fp32 [3, ...] with its hue in HSV moved; value and saturation stay."""
     (red, green, blue), (value, lead) = image, image.max(dim=0)
     spread = value - image.amin(dim=0)
     safe = spread.clamp_min(1e-6)
     sixths = torch.stack([(green - blue) / safe, 2 + (blue - red) / safe, 4 + (red - green) / safe])
     hue = sixths.gather(0, lead[None])[0] + 6 * turns
     # the inverse in one formula: https://en.wikipedia.org/wiki/HSL_and_HSV#HSV_to_RGB_alternative
-    k = (torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1) + hue) % 6
+    k = (torch.tensor([5.0, 3.0, 1.0]).view(3, *(1 for _ in hue.shape)) + hue) % 6
     return value - spread * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
 def _grey(image: Tensor) -> Tensor:
-    """[1, H, W] of [3, H, W]."""
-    weights = torch.tensor(_LUMA).view(3, 1, 1)
+    """[1, ...] of [3, ...]."""
+    weights = torch.tensor(_LUMA).view(3, *(1 for _ in image.shape[1:]))
     return (image * weights).sum(dim=0, keepdim=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config.sections.data import DataSettings
-from modules.data.cache.encode import Encode, EncodeCaptions, Encoder, Warn
+from modules.data.cache.encode import Encode, EncodeCaptions, Encoder, Warn, decoding_threads
 from modules.data.cache.encode_batches import EncodeBatches, RowIndices, make_encode_batches
 from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys, text_key
 from modules.data.cache.manifest import CacheManifest, cache_files
@@ -46,7 +46,7 @@ class Cache:
         self._cache_dir = cache_dir
         self._index = index
         self._settings = settings
-        self._keys = ViewKeys(index, settings.concepts, fingerprint, captions_in_key)
+        self._keys = ViewKeys(index, settings, fingerprint, captions_in_key)
         self._text_fingerprint = text_fingerprint
         self._made_from = (fingerprint, text_fingerprint, captions_in_key, settings.masked_training)
         self._table: CacheTable | None = None
@@ -97,7 +97,7 @@ class Cache:
 
     def batches(self, rows: RowIndices, size: int) -> EncodeBatches:
         """The given rows in batches of at most `size` images that are encoded together."""
-        return make_encode_batches(rows, self._index.bucket, size)
+        return make_encode_batches(rows, self._index.bucket, size, [bucket.frames for bucket in self._index.buckets])
 
     def encode(
         self,
@@ -106,8 +106,10 @@ class Cache:
         rank: int,
         progress: ProgressCallback = no_progress,
         warn: Warn = lambda text: None,
+        encoders: int = 1,
     ) -> None:
-        """Encode these batches into this rank's folder; `progress` is called after each with the images done.
+        """Encode these batches into this rank's folder; `progress` is called after each with the images done. So many
+        `encoders` of this machine share its processors.
 
         If memory runs out, the rest is encoded in smaller batches, which is passed to `warn`. Raises TandemError if the
         folder cannot be written or a single image is too large; other errors of `encode` pass through.
@@ -115,7 +117,8 @@ class Cache:
         if not len(batches):
             return
         self._table = None
-        encoder = Encoder(self._index, self._settings, self._keys, CacheManifest(self._cache_dir))
+        manifest, threads = CacheManifest(self._cache_dir), decoding_threads(encoders)
+        encoder = Encoder(self._index, self._settings, self._keys, manifest, threads)
         with ShardWriter(self._cache_dir / f"rank-{rank}", warn) as writer:
             encoder.run(batches, encode, writer, progress, warn)
 

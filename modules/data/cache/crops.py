@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from modules.data.rng import hash_uint64, to_unit_interval
 @dataclass(frozen=True)
 class Crop:
     """One view: the image is scaled to `resized` (height, width) pixels, cropped to `bucket` at (top, left), mirrored
-    if `flipped`, and then changed."""
+    if `flipped`, and then changed. Of a video, the clip that begins at the moment `start`."""
 
     resized: tuple[int, int]
     top: int
@@ -31,6 +31,7 @@ class Crop:
     bucket: Bucket
     flipped: bool
     change: Augmentation = UNCHANGED
+    start: int = 0
 
     @property
     def left_as_seen(self) -> int:
@@ -49,11 +50,13 @@ class Crop:
         )
 
 
-def count_views(concept: Concept, validation: bool) -> int:
-    """How many views of each image of a concept are cached; validation images have one, so that they never vary."""
+def count_views(concept: Concept, validation: bool, several_clips: bool = False) -> int:
+    """How many views of each image of a concept are cached, or of each video of which there may be `several_clips`;
+    validation images have one, so that they never vary."""
     if validation:
         return 1
-    return concept.variations * (2 if concept.horizontal_flip else 1)
+    variations = concept.clip_variations if several_clips else concept.variations
+    return variations * (2 if concept.horizontal_flip else 1)
 
 
 def compute_crops(
@@ -111,6 +114,33 @@ def crop_example(
         crop=(crop.top, crop.left_as_seen),
         flipped=crop.flipped,
     )
+
+
+def clip_example(
+    frames: Iterable[Image.Image],
+    mask: Image.Image | None,
+    with_mask: bool,
+    captions: tuple[str, ...],
+    original_size: tuple[int, int],
+    crop: Crop,
+) -> Example:
+    """As `crop_example`, of the frames of a clip, which are all cropped, turned and coloured alike; the mask is that of
+    all frames."""
+    shape, plain = (crop.bucket.frames, crop.bucket.height, crop.bucket.width), replace(crop, change=_turn(crop.change))
+    pixels = torch.empty(3, *shape, dtype=torch.uint8)
+    found: Example | None = None
+    for number, frame in enumerate(frames):
+        if found is None:
+            found = crop_example(frame, mask, with_mask, captions, original_size, plain)
+        pixels[:, number] = found.pixels if number == 0 else _pixels(_crop(frame, crop))
+    assert found is not None
+    # A single frame of a video is an image.
+    return replace(found, pixels=change_colours(pixels if crop.bucket.frames > 1 else pixels[:, 0], crop.change))
+
+
+def _turn(change: Augmentation) -> Augmentation:
+    """Its rotation without its colours."""
+    return Augmentation(angle=change.angle)
 
 
 def mirrored(example: Example, crop: Crop) -> Example:

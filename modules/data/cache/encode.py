@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from PIL import Image
@@ -19,11 +19,12 @@ from torch import Tensor
 from modules.config import TrainingError
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Example
-from modules.data.cache.crops import crop_example, decode_references, mirrored, with_references
-from modules.data.cache.encode_batches import EncodeBatches
+from modules.data.cache.crops import Crop, clip_example, crop_example, decode_references, mirrored, with_references
+from modules.data.cache.encode_batches import EncodeBatches, clip_batch_size
 from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
 from modules.data.cache.manifest import BadFile, CacheManifest, FileRecord
 from modules.data.cache.shards import ShardWriter
+from modules.data.index.clips import read_clip
 from modules.data.index.images import (
     IMAGE_ERRORS,
     decode_image,
@@ -33,6 +34,7 @@ from modules.data.index.images import (
 )
 from modules.data.index.index import Index, ProgressCallback
 from modules.files import open_regular
+from modules.machine import cpu_count
 
 # (examples of one bucket, size of a full batch) -> the tensors to cache of each example
 Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Tensor]]]
@@ -40,8 +42,11 @@ Encode: TypeAlias = Callable[[Sequence[Example], int], Sequence[Mapping[str, Ten
 EncodeCaptions: TypeAlias = Callable[[Sequence[str], int], Sequence[Mapping[str, Tensor]]]
 Warn: TypeAlias = Callable[[str], None]
 
-_THREADS = 4
-_MIN_AHEAD = 8  # images decoded ahead, or two batches if that is more; each may take tens of megabytes meanwhile
+_MIN_THREADS: Final = 4  # on a network drive the time goes into waiting, not the CPU
+_MAX_THREADS: Final = 32  # each may hold an image of hundreds of megabytes
+_LEAST_AHEAD = 2  # of long clips, which take as much as all their frames
+_CHANGED = "skipped: the file changed after it was indexed; the next start retries it"
+_PIECE = 1 << 20  # bytes
 
 
 @dataclass
@@ -58,11 +63,18 @@ class _FileChanged(ValueError):
     """The file is not the one that was indexed."""
 
 
-class Encoder:
-    """Encodes rows of the index into one rank's shards."""
+def decoding_threads(encoders: int) -> int:
+    """How many threads decode images in each of the processes of this machine that encode, so that all cores do."""
+    return max(_MIN_THREADS, min(_MAX_THREADS, cpu_count() // encoders))
 
-    def __init__(self, index: Index, settings: DataSettings, keys: ViewKeys, manifest: CacheManifest) -> None:
-        self._index, self._settings, self._keys = index, settings, keys
+
+class Encoder:
+    """Encodes rows of the index into one rank's shards; images are decoded in `threads`."""
+
+    def __init__(
+        self, index: Index, settings: DataSettings, keys: ViewKeys, manifest: CacheManifest, threads: int
+    ) -> None:
+        self._index, self._settings, self._keys, self._threads = index, settings, keys, threads
         self._cached = set(manifest.entries)
 
     def run(
@@ -71,11 +83,14 @@ class Encoder:
         """Encode all views of these rows that are not cached yet; images that cannot be decoded are recorded as bad,
         and their batches encoded without them."""
         adaptive = _AdaptiveEncode(encode, batches.size, warn)
-        done = 0
+        done, total = 0, len(batches)
+        rows = [row for batch in batches for row in batch]
+        # while a batch is encoded, another one can fill, and no thread waits
+        most = 2 * (self._threads + batches.size)
         with (
             suppress_pillow_warnings(),
-            ThreadPoolExecutor(_THREADS) as pool,
-            closing(self._prepare_ahead([row for batch in batches for row in batch], 2 * batches.size, pool)) as ahead,
+            ThreadPoolExecutor(self._threads) as pool,
+            closing(self._prepare_ahead(rows, most, pool)) as ahead,
         ):
             for batch in batches:
                 prepared = list(islice(ahead, len(batch)))
@@ -85,7 +100,7 @@ class Encoder:
                 for each in prepared:
                     writer.record(each.files, each.bad)
                 done += len(batch)
-                progress(done, len(batches))
+                progress(done, total)
 
     def _encode_new(
         self, prepared: list[_Prepared], encode: _AdaptiveEncode
@@ -99,10 +114,11 @@ class Encoder:
         }
         return zip(new, encode.encode_all(list(new.values())), strict=True)
 
-    def _prepare_ahead(self, rows: list[int], ahead: int, pool: ThreadPoolExecutor) -> Generator[_Prepared, None, None]:
-        """The prepared images in order, a few of them in advance."""
+    def _prepare_ahead(self, rows: list[int], most: int, pool: ThreadPoolExecutor) -> Generator[_Prepared, None, None]:
+        """The prepared images in order, at most so many of them in advance."""
         remaining = iter(rows)
-        first = islice(remaining, max(_MIN_AHEAD, ahead))
+        longest = max((bucket.frames for bucket in self._index.buckets), default=1)
+        first = islice(remaining, max(_LEAST_AHEAD, most // longest))
         waiting: deque[Future[_Prepared]] = deque(pool.submit(self._prepare, row) for row in first)
         try:
             while waiting:
@@ -117,7 +133,8 @@ class Encoder:
         path = self._index.file(row)
         try:
             stamp = int(self._index.size[row]), int(self._index.mtime_ns[row])
-            data, content = self._read(path, stamp, prepared)
+            is_video = self._index.is_video(row)
+            data, content = (b"", self._hash(path, stamp, prepared)) if is_video else self._read(path, stamp, prepared)
             mask_data, mask_content = self._read_mask(row, prepared)
             read = [self._read(f.path, (f.size, f.mtime_ns), prepared) for f in self._index.references(row)]
             others = b"".join([mask_content, *(digest for _, digest in read)])
@@ -144,17 +161,26 @@ class Encoder:
         crops = {view: self._keys.crop(row, view) for view in views}
         resized = crops[views[0]].resized
         original = int(index.height[row]), int(index.width[row])
-        image = decode_image(data, (original[1], original[0]), min_size=(resized[1], resized[0]))
         mask: Image.Image | None = decode_mask(mask_data) if mask_data is not None else None
         captions = self._keys.captions(row)
         masked = self._settings.masked_training
         # Mirrored ones are not resampled, unless they are turned: mirroring comes first.
         sources = {view: crop if crop.change.angle else replace(crop, flipped=False) for view, crop in crops.items()}
-        made = {crop: crop_example(image, mask, masked, captions, original, crop) for crop in set(sources.values())}
+        if index.is_video(row):
+            made = {
+                crop: clip_example(self._frames(row, crop), mask, masked, captions, original, crop)
+                for crop in set(sources.values())
+            }
+        else:
+            image = decode_image(data, (original[1], original[0]), min_size=(resized[1], resized[0]))
+            made = {crop: crop_example(image, mask, masked, captions, original, crop) for crop in set(sources.values())}
         return [
             (view, made[source] if source == crops[view] else mirrored(made[source], crops[view]))
             for view, source in sources.items()
         ]
+
+    def _frames(self, row: int, crop: Crop) -> Iterator[Image.Image]:
+        return read_clip(self._index.file(row), self._index.clip_times(row, crop.start))
 
     def _read_mask(self, row: int, prepared: _Prepared) -> tuple[bytes | None, bytes]:
         if not self._settings.masked_training:
@@ -165,13 +191,25 @@ class Encoder:
         size, mtime_ns = self._index.mask_file[row].tolist()
         return self._read(path, (size, mtime_ns), prepared)
 
+    def _hash(self, path: str, stamp: tuple[int, int], prepared: _Prepared) -> bytes:
+        """As `_read`, of a file that may be too large for memory: its sha256 digest."""
+        hasher, size = hashlib.sha256(), 0
+        with open_regular(path) as file:
+            while piece := file.read(_PIECE):
+                hasher.update(piece)
+                size += len(piece)
+        if size != stamp[0]:
+            raise _FileChanged(_CHANGED)
+        prepared.files.append((path, *stamp, hasher.hexdigest()))
+        return hasher.digest()
+
     def _read(self, path: str, stamp: tuple[int, int], prepared: _Prepared) -> tuple[bytes, bytes]:
         """The file's bytes and sha256 digest, recorded in `prepared` under the indexed mtime: if the file is newer by
         now, the next start finds another mtime and reads it again."""
         with open_regular(path) as file:
             data = file.read(stamp[0] + 1)
         if len(data) != stamp[0]:
-            raise _FileChanged("skipped: the file changed after it was indexed; the next start retries it")
+            raise _FileChanged(_CHANGED)
         content = hashlib.sha256(data).digest()
         prepared.files.append((path, *stamp, content.hex()))
         return data, content
@@ -187,11 +225,12 @@ class _AdaptiveEncode:
         """The entry of each (example, file), in order. Raises TrainingError if not even one example fits."""
         start = 0
         while start < len(examples):
-            batch = examples[start : start + self._size]
+            size = clip_batch_size(self._size, examples[start][0].frames)
+            batch = examples[start : start + size]
             try:
-                encoded = self._encode([example for example, _ in batch], self._size)
+                encoded = self._encode([example for example, _ in batch], size)
             except torch.OutOfMemoryError as error:
-                if self._size == 1:
+                if size == 1:
                     raise _too_large(batch[0][1], error) from error
                 self._halve()
             except Exception as error:
@@ -214,6 +253,6 @@ def _too_large(file: str, error: BaseException) -> TrainingError:
     reason = str(error).strip().split("\n")[0]
     return TrainingError(
         f"Out of memory while encoding {file!r}, one image at a time: {reason}",
-        "Set family_options.vae_tiling to true if the family has it, lower resolution, or close other programs that "
-        "use this GPU; images encoded so far are kept.",
+        "Set family_options.vae_tiling to true if the family has it, lower resolution (or frames), or close other "
+        "programs that use this GPU; images encoded so far are kept.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -37,18 +37,27 @@ class EncodeBatches:
         return replace(self, first=self.first[rank::count], last=self.last[rank::count])
 
 
-def make_encode_batches(rows: RowIndices, buckets: NDArray[np.int32], size: int) -> EncodeBatches:
-    """The given rows (ascending) in batches; only the last batch of a bucket may have fewer than `size` images.
+def make_encode_batches(
+    rows: RowIndices, buckets: NDArray[np.int32], size: int, frames: Sequence[int] = ()
+) -> EncodeBatches:
+    """The given rows (ascending) in batches; only the last batch of a bucket may have fewer than `size` images, or than
+    `clip_batch_size` of clips.
 
-    `buckets` is the index column [all rows].
+    `buckets` is the index column [all rows], `frames` those of each bucket; without, all have images.
     """
     by_bucket = rows[np.argsort(buckets[rows], kind="stable")]
     bucket_start = np.flatnonzero(np.diff(buckets[by_bucket], prepend=-1))
     position = np.arange(len(rows)) - np.repeat(bucket_start, np.diff(bucket_start, append=len(rows)))  # in its bucket
-    first = np.flatnonzero(position % size == 0)
+    sizes = np.array([clip_batch_size(size, count) for count in frames] or [size])
+    first = np.flatnonzero(position % (sizes[buckets[by_bucket]] if len(frames) else size) == 0)
     last = np.append(first, len(rows))[1:]
     index_order = np.argsort(by_bucket[first])  # so that images of one folder are read together
     return EncodeBatches(size, by_bucket, first[index_order], last[index_order])
+
+
+def clip_batch_size(size: int, frames: int) -> int:
+    """How many clips are encoded together where `size` images are."""
+    return max(1, size // frames)
 
 
 def encode_batch_size(cache_batch_size: int | None, resolution: int, device_type: str) -> int:

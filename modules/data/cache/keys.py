@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
-from modules.config import Concept
+from modules.config.sections.data import DataSettings
 from modules.data.cache.augmentation import UNCHANGED, Augmentation, augmentation
 from modules.data.cache.crops import Crop, compute_crops, count_views, split_view
 from modules.data.captions import plain_caption
 from modules.data.index.captions import pack_captions
+from modules.data.index.clips import clip_start
 from modules.data.index.index import Index
-from modules.data.rng import SampleRng, hash_uint64
+from modules.data.rng import SampleRng, hash_uint64, to_unit_interval
 
 NO_MASK = bytes(32)  # masked_training is off
 WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
@@ -32,9 +32,10 @@ def text_key(fingerprint: str, caption: str) -> bytes:
 class ViewKeys:
     """The views of every row and their keys. A row's views are numbered from 0; slots count the views of all rows."""
 
-    def __init__(self, index: Index, concepts: Sequence[Concept], fingerprint: str, captions_in_key: bool) -> None:
+    def __init__(self, index: Index, settings: DataSettings, fingerprint: str, captions_in_key: bool) -> None:
         self._index = index
-        self._concepts = concepts
+        self._concepts = concepts = settings.concepts
+        self._clips = settings.clips
         self._captions_in_key = captions_in_key
         self._start = hashlib.sha256(f"{_FORMAT}\0{fingerprint}\0".encode())
         self._bucket_sizes = np.array([(b.height, b.width) for b in index.buckets], dtype=np.int32).reshape(-1, 2)
@@ -44,6 +45,9 @@ class ViewKeys:
         self._has_references = any(bucket.references for bucket in index.buckets)
         per_concept = np.array([[count_views(c, False), count_views(c, True)] for c in concepts]).reshape(-1, 2)
         self.views = per_concept[index.concept, index.validation.astype(np.int64)]  # [rows]
+        for row in np.flatnonzero(index.fps > 0).tolist() if self._clips != "start" else ():
+            several = index.spare_moments(row) > 0
+            self.views[row] = count_views(concepts[index.concept[row]], bool(index.validation[row]), several)
         self.first_slot = np.concatenate([[0], np.cumsum(self.views)]).astype(np.int64)  # [rows + 1]
 
     def key(self, row: int, view: int, content: bytes, others: bytes) -> bytes:
@@ -57,6 +61,8 @@ class ViewKeys:
         if self._has_references and (sizes := self._index.reference_sizes(row)):
             pictures = self._index.buckets[self._index.bucket[row]].pictures
             hasher.update(f"{sizes}{pictures or ''}".encode())
+        if self._index.is_video(row):
+            hasher.update(f"{self._index.clip_times(row, self._start_of(row, variation))}".encode())
         if self._captions_in_key:
             hasher.update(pack_captions(self.captions(row)))
         return hasher.digest()[:_KEY_BYTES]
@@ -66,7 +72,8 @@ class ViewKeys:
         variation, flipped = self._split(row, view)
         height, width, top, left, *_ = np.frombuffer(self._numbers(row, variation), dtype=np.int32).tolist()
         bucket = self._index.buckets[self._index.bucket[row]]
-        return Crop((height, width), top, left, bucket, flipped, self._change(row, variation))
+        start = self._start_of(row, variation) if self._index.is_video(row) else 0
+        return Crop((height, width), top, left, bucket, flipped, self._change(row, variation), start)
 
     def captions(self, row: int) -> tuple[str, ...]:
         """The row's captions with their prefix, before tags are shuffled or dropped."""
@@ -82,6 +89,12 @@ class ViewKeys:
 
     def _split(self, row: int, view: int) -> tuple[int, bool]:
         return (0, False) if view == 0 else split_view(view, self._concepts[self._concept[row]])
+
+    def _start_of(self, row: int, variation: int) -> int:
+        """The moment at which the clip of a video begins: see `clip_start`; drawn as crops are."""
+        variations = self._concepts[self._concept[row]].clip_variations
+        drawn = float(to_unit_interval(hash_uint64(int(self._index.path_hash[row]), variation, 3))[0])
+        return clip_start(self._clips, self._index.spare_moments(row), variation, variations, drawn)
 
     def _change(self, row: int, variation: int) -> Augmentation:
         """Variation 0 has only what all images of its concept have; others are a hash of the path, as crops are."""

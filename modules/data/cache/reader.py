@@ -1,4 +1,4 @@
-"""Reading cached examples from an LRU cache in memory or from shards; each entry is verified once per process."""
+"""Reading cached examples from shards, as many as fit once into memory; each entry is verified once per process."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class CachedExamples:
         self, cache_dir: Path, table: CacheTable, problems: list[Problem], text_fingerprint: str, memory_bytes: int
     ) -> None:
         self._cache_dir, self._table, self._text_fingerprint = cache_dir, table, text_fingerprint
+        self._paths = [cache_dir / name for name in table.header.shards]
         self._reader = _ShardReader(memory_bytes)
         slots = len(table.shard) + len(table.text_shard)  # captions behind views
         self._checked = bytearray(slots)  # 1 once this process has verified the checksum
@@ -52,8 +53,8 @@ class CachedExamples:
     def files(self) -> list[Path]:
         """The files that it reads."""
         numbers = np.union1d(self._table.shard, self._table.text_shard)
-        names = [self._table.header.shards[number] for number in numbers[numbers >= 0].tolist()]
-        return [self._cache_dir / name for name in names] + ([self._table.path] if self._table.path else [])
+        shards = [self._paths[number] for number in numbers[numbers >= 0].tolist()]
+        return shards + ([self._table.path] if self._table.path else [])
 
     def __getstate__(self) -> dict[str, object]:
         # Without what this process has read: memory maps cannot be pickled, and copies would cost memory.
@@ -86,14 +87,11 @@ class CachedExamples:
         return self._read(len(table.shard) + place, *map(int, numbers))
 
     def _read(self, slot: int, shard: int, position: int, expected: int) -> Entry:
-        entry = self._reader.get(slot)
-        if entry is None:
-            entry = self._read_shard(slot, shard, position, expected)
-            self._reader.put(slot, entry)
-        return entry
+        kept = self._reader.kept.get(slot)
+        return self._reader.keep(slot, self._read_shard(slot, shard, position, expected)) if kept is None else kept
 
     def _read_shard(self, slot: int, shard: int, position: int, expected: int) -> Entry:
-        path = self._cache_dir / self._table.header.shards[shard]
+        path = self._paths[shard]
         try:
             entry = self._reader.read(path, position)
         except FileNotFoundError:
@@ -108,26 +106,23 @@ class CachedExamples:
 
 
 class _ShardReader:
-    """Open shards and recently read entries, both with least-recently-used eviction."""
+    """Open shards, the least recently used of which are closed, and the entries that were read first, up to
+    `memory_bytes`: an epoch reads each once, so those that come later would only push out others that come again."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
-        self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._entry_bytes = 0
+        self.kept: dict[int, Entry] = {}  # by slot
+        self._kept_bytes = 0
         self._shards: OrderedDict[Path, OpenShard] = OrderedDict()
 
-    def get(self, slot: int) -> Entry | None:
-        entry = self._entries.get(slot)
-        if entry is not None:
-            self._entries.move_to_end(slot)
-        return entry
-
-    def put(self, slot: int, entry: Entry) -> None:
-        self._entries[slot] = entry
-        self._entry_bytes += _bytes(entry)
-        while self._entry_bytes > self.memory_bytes and len(self._entries) > 1:
-            _, evicted = self._entries.popitem(last=False)
-            self._entry_bytes -= _bytes(evicted)
+    def keep(self, slot: int, entry: Entry) -> Entry:
+        """The entry, a copy in memory if there is room for one."""
+        size = sum(tensor.nbytes for tensor in entry.values())
+        if self._kept_bytes + size > self.memory_bytes:
+            return entry
+        self._kept_bytes += size
+        self.kept[slot] = {name: tensor.clone() for name, tensor in entry.items()}
+        return self.kept[slot]
 
     def read(self, path: Path, position: int) -> Entry:
         shard = self._shards.get(path)
@@ -160,13 +155,10 @@ class OpenShard:
             self._names.setdefault(int(position), []).append(name)
 
     def read(self, position: int) -> Entry:
-        """The tensors of the entry at `position`. Raises KeyError or SafetensorError if it is not there."""
-        # Cloned, because the tensors would keep the whole memory map and its pages alive.
-        return {name: self._file.get_tensor(f"{position}.{name}").clone() for name in self._names[position]}
+        """The tensors of the entry at `position`; they keep the file mapped.
 
-
-def _bytes(entry: Entry) -> int:
-    return sum(tensor.nbytes for tensor in entry.values())
+        Raises KeyError or SafetensorError if it is not there."""
+        return {name: self._file.get_tensor(f"{position}.{name}") for name in self._names[position]}
 
 
 def _damaged(path: Path, why: str) -> DataError:

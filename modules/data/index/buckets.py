@@ -23,16 +23,23 @@ _FEWER_WIDE_ASPECTS = (5 / 4, 4 / 3, 3 / 2, 16 / 9, 2.0, 5 / 2, 3.0, 4.0)  # all
 @dataclass(frozen=True, order=True)
 class Bucket:
     """The size in pixels of all images of one bucket; (height, width) of each of the references they have, and of what
-    text encoders see of these, if that has sizes of its own."""
+    text encoders see of these, if that has sizes of its own; and their frames, 1 of stills."""
 
     height: int
     width: int
     references: tuple[tuple[int, int], ...] = ()
     pictures: tuple[tuple[int, int], ...] = ()
+    frames: int = 1
 
     def __str__(self) -> str:
-        """Such as 512x768, or with a reference 512x768+512x512."""
-        return "+".join(f"{width}x{height}" for height, width in ((self.height, self.width), *self.references))
+        """Such as 512x768, of clips 512x768x17, or with a reference 512x768+512x512."""
+        own = f"{self.width}x{self.height}" + (f"x{self.frames}" if self.frames > 1 else "")
+        return "+".join([own, *(f"{width}x{height}" for height, width in self.references)])
+
+    @property
+    def pixels(self) -> int:
+        """Of all frames of an image or clip, without references."""
+        return self.height * self.width * self.frames
 
 
 def make_buckets(
@@ -84,6 +91,16 @@ def bucket_images(
     return buckets, order[np.searchsorted(keys[order], sizes[:, 0] << 32 | sizes[:, 1])].astype(np.int32)
 
 
+def split_by_frames(
+    frames: NDArray[np.int32], buckets: tuple[Bucket, ...], bucket: NDArray[np.int32]
+) -> tuple[tuple[Bucket, ...], NDArray[np.int32]]:
+    """`bucket_images`' result with a bucket for each number of `frames` [n] that images of a size have."""
+    if (frames == 1).all():
+        return buckets, bucket
+    found = [replace(buckets[own], frames=count) for own, count in zip(bucket.tolist(), frames.tolist(), strict=True)]
+    return _numbered(found)
+
+
 def split_by_references(
     config: TrainConfig,
     size_step: int,
@@ -104,9 +121,7 @@ def split_by_references(
         sizes = [config.reference_size(*each, resolution, step) for each in originals]
         pictures = filter(None, (config.picture_size(*each) for each in originals))
         found.append(replace(buckets[own], references=_turned(sizes), pictures=_turned(pictures)))
-    split = _sorted(set(found))
-    numbers = {each: number for number, each in enumerate(split)}
-    return split, np.array([numbers[each] for each in found], dtype=np.int32)
+    return _numbered(found)
 
 
 def assign_buckets(
@@ -118,6 +133,13 @@ def assign_buckets(
     # must find the same buckets.
     borders = np.sqrt(aspects[:-1] * aspects[1:])
     return np.searchsorted(borders, width / np.maximum(height, 1)).astype(np.int32)
+
+
+def _numbered(found: Sequence[Bucket]) -> tuple[tuple[Bucket, ...], NDArray[np.int32]]:
+    """The different buckets of images, and int32 [n]: which of them each is in."""
+    buckets = _sorted(set(found))
+    numbers = {each: number for number, each in enumerate(buckets)}
+    return buckets, np.array([numbers[each] for each in found], dtype=np.int32)
 
 
 def _turned(sizes: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from modules.config import ConfigError, DataError, TandemError, TrainConfig
 from modules.config.sections.concept import IMAGE_SUFFIXES
 from modules.config.sections.data import DataSettings
-from modules.data.index.buckets import bucket_images, split_by_references
+from modules.data.index.buckets import bucket_images, split_by_frames, split_by_references
+from modules.data.index.clips import clip_frames, moments
 from modules.data.index.column_store import Column, StringColumn, write_columns
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.findings import Findings
@@ -21,7 +23,9 @@ from modules.data.index.index import Index, IndexHeader, ProgressCallback, index
 from modules.data.index.journal import Journal
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.data.rng import UInt64Array, hash_uint64, to_unit_interval
+from modules.facts import all_facts
 from modules.files import remove_partial, write_fault
+from modules.files.videos import VIDEO_SUFFIXES
 
 _KEPT_INDEXES = 8  # of the starts of runs, and as many of those that replaced one while a run trained
 _ABANDONED_S = 3600.0  # after which a partly written index is of no machine that still writes it
@@ -73,7 +77,7 @@ def store_index(index: Index) -> None:
     path, kept = index.path, Counter[bool]()
     remove_partial(path.parent, only="", unchanged_s=_ABANDONED_S)
     try:
-        write_columns(path, index.columns, index.header.dump())
+        write_columns(path, index.stored_columns, index.header.dump())
         for old in _stored_indexes(path.parent):
             is_replacement = old.stem.count("-") > 1
             kept[is_replacement] += 1
@@ -104,7 +108,8 @@ def _index_columns(
     journal: Journal | None = None,
 ) -> tuple[dict[str, Column], IndexHeader]:
     check_concepts(settings)
-    scans = {n: scan_concept(c, settings.masked_training) for n, c in enumerate(settings.concepts) if c.enabled}
+    step, with_masks = settings.clip_step, settings.masked_training
+    scans = {n: scan_concept(c, with_masks, step is not None) for n, c in enumerate(settings.concepts) if c.enabled}
     total, concepts = sum(len(scan.paths) for scan in scans.values()), dict[int, ConceptRows]()
     for n, scan in scans.items():
         before = sum(len(scans[other].paths) for other in concepts)
@@ -113,9 +118,9 @@ def _index_columns(
     joined = _joined(list(concepts.values()))
     number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
     references = [each for rows in concepts.values() for each in rows.references]
-    buckets, bucket = split_by_references(
-        settings, size_step, number, references, *bucket_images(settings, size_step, number, width, height)
-    )
+    sized = bucket_images(settings, size_step, number, width, height)
+    in_time = split_by_frames(trained_frames(settings, joined), *sized)
+    buckets, bucket = split_by_references(settings, size_step, number, references, *in_time)
     columns = _with_settings(joined, settings, seed, by_image=by_image) | {"bucket": bucket}
     header = IndexHeader(
         roots=tuple(scans[n].root if n in scans else "" for n in range(len(settings.concepts))),
@@ -128,9 +133,22 @@ def _index_columns(
             for n in range(len(settings.concepts))
         ),
         findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
+        clip_rate=settings.clip_rate,
     )
-    _refuse_empty(columns, header, list(scans.values()))
+    _refuse_empty(columns, header, list(scans.values()), takes_videos=step is not None)
     return columns, header
+
+
+def trained_frames(settings: TrainConfig, columns: Mapping[str, Column]) -> NDArray[np.int32]:
+    """int32 [images]: frames that each is trained with, 1 of stills, from the columns frames and fps."""
+    fps, step = columns["fps"].astype(np.float64), settings.clip_step
+    frames = np.ones(len(fps), dtype=np.int32)
+    if step is None:
+        return frames
+    for row in np.flatnonzero(fps).tolist():
+        found = moments(int(columns["frames"][row]), float(fps[row]), settings.clip_rate)
+        frames[row] = clip_frames(found, settings.frames, step)
+    return frames
 
 
 def in_validation_split(
@@ -217,7 +235,9 @@ def _stored_indexes(cache_dir: Path) -> list[Path]:
     return [path for _, path in sorted(by_date, reverse=True)]
 
 
-def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[FolderScan]) -> None:
+def _refuse_empty(
+    columns: dict[str, Column], header: IndexHeader, scans: list[FolderScan], *, takes_videos: bool
+) -> None:
     validation = columns["validation"]
     if len(validation) and not validation.all():
         return
@@ -228,10 +248,22 @@ def _refuse_empty(columns: dict[str, Column], header: IndexHeader, scans: list[F
             "Add a concept of kind train, or lower validation_split.",
         )
     reasons = _reasons(header, scans)
-    raise DataError(
-        f"No usable image in {folders}: {header.files_seen:,} files seen{reasons}.",
-        f"Tandem reads {', '.join(sorted(IMAGE_SUFFIXES))} files.",
+    read = ", ".join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES if takes_videos else IMAGE_SUFFIXES))
+    only = (
+        ""
+        if takes_videos or not any(_has_videos(scan) for scan in scans)
+        else (
+            " This family trains on images and passes videos over; these train on videos: "
+            f"{', '.join(name for name, facts in all_facts().items() if facts.clips is not None)}."
+        )
     )
+    raise DataError(
+        f"No usable image in {folders}: {header.files_seen:,} files seen{reasons}.", f"Tandem reads {read} files.{only}"
+    )
+
+
+def _has_videos(scan: FolderScan) -> bool:
+    return not VIDEO_SUFFIXES.isdisjoint(scan.other_files)
 
 
 def _reasons(header: IndexHeader, scans: list[FolderScan]) -> str:

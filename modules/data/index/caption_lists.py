@@ -16,10 +16,12 @@ from typing import Final, TypeAlias
 
 from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_NAMES
 from modules.data.index.problems import Problem
+from modules.data.index.scan import IMAGE_FOLDERS
 from modules.files import FileFault, decode_json, is_shard, open_regular, printable, read_bytes
 from modules.files.encodings import SAMPLE, decode_unicode, find_encoding
 from modules.files.shards import shard_table
 from modules.files.table_shards import table_rows
+from modules.files.videos import VIDEO_SUFFIXES
 
 Texts: TypeAlias = tuple[str, ...]
 Record: TypeAlias = Mapping[str, object]
@@ -27,6 +29,7 @@ Record: TypeAlias = Mapping[str, object]
 FILE_KEYS: Final = ("file_name", "filename", "file", "image", "image_path", "path", "img")
 TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
 LACKS: Final = "not used: it lacks"
+MORE_CELLS: Final = "more cells than the header"
 LABEL_KEYS: Final = ("label", "class")
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
@@ -36,22 +39,27 @@ _LINE_END: Final = re.compile("[\r\n]")
 
 
 class Entries:
-    """What such files say of the images of a concept: the captions by relative path."""
+    """What such files say of the images of a concept: the captions by relative path. `name` is that of its folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
         self.texts: dict[str, Texts] = {}
+        self._folder = folded(name)
         self._alike: dict[str, str] | None = None
 
     def key(self, relative: str) -> str | None:
-        """The entry of an image, which may be written without a suffix, as an absolute path of another machine, or
-        with other capitals or another Unicode form: macOS takes names apart (NFD)."""
-        if relative in self.texts:
-            return relative
+        """The entry of an image, which may be written without a suffix, as an absolute path of another machine, below
+        its own folder again, as beside a folder images, or with other capitals or another Unicode form: macOS takes
+        names apart (NFD)."""
+        if relative in self.texts or not self.texts:
+            return relative if self.texts else None
         if self._alike is None:
             self._alike = _alike(self.texts)
-        path = _folded(relative)
+        path = folded(relative)
         stem = posixpath.splitext(path)[0]
-        wanted = (path, stem, f"//{posixpath.basename(path)}", f"//{posixpath.basename(stem)}")
+        folder, name = posixpath.split(path)
+        outside = posixpath.join(*(each for each in folder.split("/") if each not in IMAGE_FOLDERS), name)
+        again = (f"{self._folder}/{path}", posixpath.join(folder, posixpath.basename(folder), name))
+        wanted = (path, stem, *again, outside, f"//{name}", f"//{posixpath.basename(stem)}")
         return next((key for each in wanted if (key := self._alike.get(each))), None)
 
 
@@ -152,7 +160,7 @@ def _entries(
         problems.append(Problem(str(path), f"{unnamed} {have} no `file_name`; ignored"))
     if cut := columns.pop(_BEYOND, 0):
         lines = "1 line has" if cut == 1 else f"{cut:,} lines have"
-        what = f"{lines} more cells than the header, which are not used: a caption with a separator needs quotes"
+        what = f"{lines} {MORE_CELLS}, which are not used: a caption with a separator needs quotes"
         problems.append(Problem(str(path), what))
     if entries and not has_texts:
         names = [each for each, _ in columns.most_common() if each not in FILE_KEYS]
@@ -221,7 +229,7 @@ def _list(text: str) -> list[Record]:
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES
+    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 
 def _name(cell: str) -> str:
@@ -251,11 +259,12 @@ def _alike(texts: Mapping[str, Texts]) -> dict[str, str]:
 
 
 def _names(key: str) -> Iterator[str]:
-    folded = _folded(key)
-    yield folded
-    if folded.startswith(("/", "../")) or folded[1:3] == ":/":
-        yield f"//{posixpath.basename(folded)}"
+    path = folded(key)
+    yield path
+    if path.startswith(("/", "../")) or path[1:3] == ":/":
+        yield f"//{posixpath.basename(path)}"
 
 
-def _folded(path: str) -> str:
+def folded(path: str) -> str:
+    """A path as one that differs in capitals or its Unicode form alone is written, too."""
     return path.lower() if path.isascii() else unicodedata.normalize("NFC", path).casefold()

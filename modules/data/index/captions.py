@@ -12,7 +12,15 @@ from typing import Final, NamedTuple
 
 from modules.config import Concept
 from modules.config.captions import CaptionPlace, CaptionState, split_caption
-from modules.data.index.caption_lists import LABEL_KEYS, TEXT_KEYS, Entries, one_line, read_entries, record_texts
+from modules.data.index.caption_lists import (
+    LABEL_KEYS,
+    TEXT_KEYS,
+    Entries,
+    folded,
+    one_line,
+    read_entries,
+    record_texts,
+)
 from modules.data.index.findings import CaptionFindings
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
@@ -25,7 +33,7 @@ _MAX_CAPTION_FILE_BYTES: Final = 1 << 20
 _PROBED: Final = 20  # NAME.json of a concept that show whether such files hold captions there
 _COMPARED: Final = 1000  # images with two captions
 _SAMPLED: Final = 200  # files that an encoding is found from
-_RULES: Final = 3  # another number when captions are found otherwise than before, so that they are read again
+_RULES: Final = 4  # another number when captions are found otherwise than before, so that they are read again
 
 
 class FoundCaption(NamedTuple):
@@ -123,7 +131,7 @@ class Captions:
             for key, names in zip(keys, used, strict=True):
                 if key is not None:
                     names.add(key)
-                    if key != path and not key.startswith(("/", "..")) and posixpath.splitext(key)[1]:
+                    if key != path and folded(key) == folded(path):
                         alike.append(path)
         unnamed = [key for found, names in zip(entries, used, strict=True) for key in found.texts if key not in names]
         differing = [path for path in twice[:_COMPARED] if len(self._all_texts(path, entries)) > 1]
@@ -240,7 +248,7 @@ class Captions:
         return self._lists
 
     def _read_all(self, files: Sequence[str]) -> Entries:
-        entries = Entries()
+        entries = Entries(posixpath.basename(self._scan.root))
         for relative in files:  # a file deeper in the tree comes later and overrides
             entries.texts |= read_entries(self._scan.root, relative, self._keys, self._column, self.problems)
         return entries

@@ -16,7 +16,15 @@ from modules.files import FileFault, decode_json, file_size, open_for_writing, o
 
 Column: TypeAlias = NDArray[np.generic]
 
-_DTYPES = {"U8": np.uint8, "U64": np.uint64, "U32": np.uint32, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
+_DTYPES = {
+    "U8": np.uint8,
+    "U32": np.uint32,
+    "U64": np.uint64,
+    "I32": np.int32,
+    "I64": np.int64,
+    "F64": np.float64,
+    "BOOL": np.bool_,
+}
 _HEADER_KEY = "tandem"
 _LARGEST_HEADER = 256 << 20  # bytes; an index lists its problems there
 

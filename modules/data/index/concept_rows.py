@@ -16,7 +16,13 @@ from modules.config.captions import CaptionState
 from modules.data.index.captions import Captions, FoundCaption, pack_captions
 from modules.data.index.column_store import Column
 from modules.data.index.findings import CaptionFindings, Findings
-from modules.data.index.images import IMAGE_ERRORS, describe_image_error, read_image_size, suppress_pillow_warnings
+from modules.data.index.images import (
+    IMAGE_ERRORS,
+    describe_image_error,
+    read_image_size,
+    read_video,
+    suppress_pillow_warnings,
+)
 from modules.data.index.index import Index, ProgressCallback, no_progress
 from modules.data.index.journal import Journal
 from modules.data.index.problems import Problem
@@ -30,6 +36,7 @@ from modules.data.index.references import (
 from modules.data.index.scan import NO_FILE, FolderScan
 from modules.data.rng import hash_bytes
 from modules.files import printable
+from modules.files.videos import ANIMATION_SUFFIXES, VIDEO_SUFFIXES
 
 RowIndices: TypeAlias = NDArray[np.int64]
 Result = TypeVar("Result")
@@ -131,7 +138,9 @@ class _RowBuilder:
         self.previous_row = previous.rows(self.paths)
         self.problems = list(scan.problems)
         self.caption_faults: list[Problem] = []
-        self.usable = np.ones(len(self.paths), dtype=np.bool_)
+        self.usable, self.is_steady = (np.ones(len(self.paths), dtype=np.bool_) for _ in range(2))
+        self.frames = np.ones(len(self.paths), dtype=np.int32)
+        self.fps = np.zeros(len(self.paths), dtype=np.float64)
         self.lost_references: list[str] = []  # relative paths of images that lack one
 
     def find_usable(self, most_opened: int) -> NDArray[np.bool_]:
@@ -162,6 +171,9 @@ class _RowBuilder:
             "caption_place": places,
             "mask_file": mask,
             "mask_size": mask_sizes,
+            "frames": self.frames,
+            "fps": self.fps,
+            "is_steady": self.is_steady,
         }
         return ConceptRows(
             number,
@@ -177,19 +189,28 @@ class _RowBuilder:
         )
 
     def _sizes(self, file: RowIndices, pool: ThreadPoolExecutor, progress: ProgressCallback) -> NDArray[np.int32]:
-        """int32 [n, 2]: width, height in pixels; only files whose size or mtime changed are opened."""
+        """int32 [n, 2]: width, height in pixels; only files whose size or mtime changed are opened. Of videos, `frames`
+        and so on are set, too."""
         sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
         reused = np.zeros(len(self.paths), dtype=np.bool_)
         if self.previous.index is not None:
             index = self.previous.index
             stamps = np.stack([index.size, index.mtime_ns], axis=1)
             reused = self._unchanged(stamps, file)
+            if self.scan.takes_videos:  # of an index without videos it is not known whether an image is one
+                reused[reused] = ~self._may_be_video()[reused] | (index.fps[self.previous_row[reused]] > 0)
             sizes[reused, 0] = index.width[self.previous_row[reused]]
             sizes[reused, 1] = index.height[self.previous_row[reused]]
+            if self.scan.takes_videos:
+                known = self.previous_row[reused]
+                self.frames[reused], self.fps[reused] = index.frames[known], index.fps[known]
+                self.is_steady[reused] = index.is_steady[known]
         changed = np.flatnonzero(~reused).tolist()
 
+        may_be_video = self._may_be_video()
+
         def find(row: int) -> tuple[int, int] | str:
-            return self._size(self._file(row), file[row])
+            return self._video_size(row) if may_be_video[row] else self._size(self._file(row), file[row])
 
         for done, (row, size) in enumerate(_map(pool, changed, find), start=1):
             sizes[row] = self._size_or_reject(row, size)
@@ -326,6 +347,24 @@ class _RowBuilder:
         if isinstance(size, tuple):
             self.journal.add_size(path, stamp, size)
         return size
+
+    def _may_be_video(self) -> NDArray[np.bool_]:
+        """bool [n]: by their names."""
+        if not self.scan.takes_videos:
+            return np.zeros(len(self.paths), dtype=np.bool_)
+        suffixes = (os.path.splitext(os.fsdecode(path))[1].lower() for path in self.paths)
+        return np.array([each in VIDEO_SUFFIXES | ANIMATION_SUFFIXES for each in suffixes], dtype=np.bool_)
+
+    def _video_size(self, row: int) -> tuple[int, int] | str:
+        """The size of what may be a video, of which frames and rate are kept."""
+        try:
+            header = read_video(self._file(row))
+        except IMAGE_ERRORS as error:
+            return describe_image_error(error)
+        if header is None:
+            return _try_size(self._file(row))
+        self.frames[row], self.fps[row], self.is_steady[row] = header.frames, header.fps, header.is_steady
+        return header.width, header.height
 
     def _path_hashes(self) -> NDArray[np.uint64]:
         hashes = np.zeros(len(self.paths), dtype=np.uint64)

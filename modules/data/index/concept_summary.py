@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -17,10 +17,12 @@ from modules.data.index.column_store import Column
 from modules.data.index.findings import IN_TABLE, CaptionFindings, Findings
 from modules.data.index.index import Index
 from modules.files import printable
+from modules.files.videos import VIDEO_SUFFIXES
 
 _EXTREME: Final = 0.25  # of an image's area, cropped away
 _SHOWN: Final = 100  # characters of a caption or name
 _MOST_SUFFIXES: Final = 6
+_VIDEOS: Final = VIDEO_SUFFIXES - {".gif"}  # which may be stills
 _NO_FILES: Final = frozenset({"unreadable"})  # entries of other_files that are not suffixes, as those with a blank
 
 
@@ -48,13 +50,22 @@ class ConceptSummary:
     uses_masks: bool
     repeats: float = 1.0
     median: tuple[int, int] = (0, 0)  # width and height in pixels
+    videos: int = 0  # of `images`
+    seconds: float = 0.0  # of all videos
+    short: int = 0  # videos that are shorter than the shortest clip, of which one frame is trained on
+    uneven: int = 0  # and of variable rate
 
     def lines(self) -> list[str]:
         """As text; the first line names the concept."""
         return [f"{self.name}: {self._images()}", *(f"  {line}" for line in (*self._captions(), *self._others()))]
 
     def _images(self) -> str:
-        found = [count_of(self.images, "image")]
+        stills = self.images - self.videos
+        found = [count_of(stills, "image")] if stills or not self.videos else []
+        if self.videos:
+            notes = [f"{self.short:,} too short for a clip"] if self.short else []
+            notes += [f"{self.uneven:,} of variable rate"] if self.uneven else []
+            found.append(f"{count_of(self.videos, 'video')} of {self.seconds:,.3g} s{_in_brackets(notes)}")
         if self.repeats != 1:
             found.append(f"each {self.repeats:g} times per epoch")
         if self.held_out:
@@ -109,10 +120,18 @@ class ConceptSummary:
             yield f"{count_of(found.lost_masks, 'mask')} of no image, such as {found.lost_mask_example}"
         if found.orphans:
             yield f"{count_of(found.orphans, 'text')} of no image, such as {found.orphan_example}"
-        if self.passed_over:
-            shown = list(self.passed_over.items())[:_MOST_SUFFIXES]
-            others = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in shown)
-            yield f"passed over, being no images that Tandem reads: {printable(others, 300)}"
+        videos = sum(count for suffix, count in self.passed_over.items() if suffix in _VIDEOS)
+        if videos:
+            yield f"{count_of(videos, 'video')} passed over: this family trains on images"
+        others = [(suffix, count) for suffix, count in self.passed_over.items() if suffix not in _VIDEOS]
+        if others:
+            shown = others[:_MOST_SUFFIXES]
+            said = ", ".join(f"{count:,} {suffix or 'without suffix'}" for suffix, count in shown)
+            yield f"passed over, being no images that Tandem reads: {printable(said, 300)}"
+
+
+def _in_brackets(notes: Sequence[str]) -> str:
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def median_size(width: NDArray[np.int32], height: NDArray[np.int32]) -> tuple[int, int]:
@@ -151,6 +170,9 @@ def summarize_concept(
     with_caption = np.flatnonzero(is_used & (place > 0))
     first = int(with_caption[0]) if len(with_caption) else -1
     masks = cast("NDArray[np.int64]", columns["mask_file"])[:, 0] >= 0
+    frames, fps = (columns[name].astype(np.float64) for name in ("frames", "fps"))
+    trained = np.array([bucket.frames for bucket in buckets])[columns["bucket"].astype(np.int64)]
+    videos = np.flatnonzero(fps)
     prefix = concept.prompt_prefix if concept.caption_source == "none" else ""
     places = _places(concept, np.bincount(place[is_used], minlength=len(CaptionPlace)).tolist(), findings)
 
@@ -178,6 +200,10 @@ def summarize_concept(
         uses_masks=uses_masks,
         repeats=concept.repeats,
         median=median_size(*(columns[name].astype(np.int32) for name in ("width", "height"))),
+        videos=len(videos),
+        seconds=float((frames[videos] / fps[videos]).sum()),
+        short=int(((trained[videos] == 1) & (frames[videos] > 1)).sum()),
+        uneven=int((~columns["is_steady"].astype(np.bool_)).sum()),
     )
 
 
@@ -202,7 +228,10 @@ def summarize_concepts(concepts: tuple[Concept, ...], index: Index, *, uses_mask
     return found
 
 
-_COLUMNS: Final = ("width", "height", "bucket", "validation", "caption_state", "caption_place", "mask_file")
+_COLUMNS: Final = (
+    *("width", "height", "bucket", "validation", "caption_state", "caption_place", "mask_file"),
+    *("frames", "fps", "is_steady"),
+)
 
 
 def caption_warnings(summary: ConceptSummary) -> Iterator[str]:

@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from modules.config import ConfigError
 from modules.files import FileFault, file_size, open_regular
 from modules.files.images import check_png, is_truncated, is_turned, open_image, upright_rgb
+from modules.files.videos import VideoHeader, is_video, read_video_header
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
@@ -55,6 +56,11 @@ def read_image_size(path: str) -> tuple[int, int]:
     if is_truncated(path):
         raise ValueError("its end is missing")
     return (height, width) if swapped else (width, height)
+
+
+def read_video(path: str) -> VideoHeader | None:
+    """What a file holds that has a video's name, and may be a still WebP: None. Raises one of IMAGE_ERRORS."""
+    return read_video_header(path) if is_video(path) else None
 
 
 def decode_image(data: bytes, size: tuple[int, int], min_size: tuple[int, int]) -> Image.Image:

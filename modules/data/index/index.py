@@ -18,6 +18,7 @@ from modules.config import Concept, DataError, TrainConfig
 from modules.config.captions import CaptionPlace, CaptionState
 from modules.data.index.buckets import Bucket
 from modules.data.index.captions import unpack_captions
+from modules.data.index.clips import ClipTimes, moments
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.findings import Findings
 from modules.data.index.problems import Problem
@@ -45,6 +46,7 @@ class IndexHeader:
     files_seen: int
     other_files: tuple[dict[str, int], ...] = ()  # per concept: suffix -> files that are not images, the most first
     findings: tuple[Findings, ...] = ()  # per concept; indexes of 0.1.0 have none
+    clip_rate: float = 0.0  # frames per second of clips in training; 0 if videos are passed over
 
     def dump(self) -> str:
         """As JSON."""
@@ -79,6 +81,9 @@ class Index:
         self.caption_file = cast("NDArray[np.int64]", columns["caption_file"])  # [rows, 2] size, mtime_ns; -1 without
         self.caption_state = cast("NDArray[np.uint8]", columns["caption_state"])  # CaptionState
         self.caption_place = cast("NDArray[np.uint8]", columns["caption_place"])  # CaptionPlace
+        self.frames = cast("NDArray[np.int32]", columns["frames"])  # of the file: 1 of stills
+        self.fps = cast("NDArray[np.float64]", columns["fps"])  # of a video, mean frames a second; 0 of stills
+        self.is_steady = cast("NDArray[np.bool_]", columns["is_steady"])  # false of a video of variable rate
         self.mask_file = cast("NDArray[np.int64]", columns["mask_file"])  # [rows, 2] size, mtime_ns; -1 without
         self.mask_size = cast("NDArray[np.int32]", columns["mask_size"])  # [rows, 2] width, height; 0 without
         self.paths = _string_column(columns, "path")
@@ -107,6 +112,12 @@ class Index:
             digest.update(f"{name} {column.dtype} {column.shape}".encode())
             digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
+
+    @property
+    def stored_columns(self) -> dict[str, Column]:
+        """The columns that `load_index` cannot do without: an index without videos is as those up to 0.3.0."""
+        of_videos = () if (self.fps > 0).any() else ("frames", "fps", "is_steady")
+        return {name: column for name, column in self.columns.items() if name not in of_videos}
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -139,6 +150,20 @@ class Index:
         """The image's captions as written, at least one; ("",) if it has none."""
         return unpack_captions(self.caption_texts[row])
 
+    def is_video(self, row: int) -> bool:
+        """Whether its file is a video, also if one frame of it is trained on."""
+        return bool(self.fps[row] > 0)
+
+    def spare_moments(self, row: int) -> int:
+        """How many moments later than at its first a clip of a video may begin."""
+        found = moments(int(self.frames[row]), float(self.fps[row]), self.header.clip_rate)
+        return found - self.clip_times(row, 0).frames
+
+    def clip_times(self, row: int, start: int) -> ClipTimes:
+        """Those of the clip of a video that begins at the moment `start`."""
+        bucket: Bucket = self.buckets[self.bucket[row]]
+        return ClipTimes(start, bucket.frames, self.header.clip_rate)
+
     def has_mask(self, row: int) -> bool:
         """Whether a mask file belongs to the image (always false without masked_training)."""
         return bool(self.mask_file[row, 0] >= 0)
@@ -165,11 +190,20 @@ class Index:
         is_listed = (self.caption_state == CaptionState.FOUND) | (self.caption_state == CaptionState.UNREADABLE)
         for row in np.flatnonzero(~is_listed).tolist():
             found.append(Problem(self.file(row), CaptionState(int(self.caption_state[row])).explain()))
+        for row in np.flatnonzero(self.fps > 0).tolist():
+            found += [Problem(self.file(row), what) for what in self._video_notes(row)]
         other_size = (self.mask_size != np.stack([self.width, self.height], axis=1)).any(axis=1)
         for row in np.flatnonzero(other_size & (self.mask_file[:, 0] >= 0)).tolist():
             size = "x".join(map(str, self.mask_size[row].tolist()))
             found.append(Problem(self.file(row), f"its mask has another size ({size}); the mask was scaled"))
         return found
+
+    def _video_notes(self, row: int) -> Iterator[str]:
+        if self.frames[row] > 1 and self.buckets[self.bucket[row]].frames == 1 and self.header.clip_rate:
+            seconds = int(self.frames[row]) / float(self.fps[row])
+            yield f"too short for a clip ({int(self.frames[row])} frames, {seconds:.2g} s): one frame is trained on"
+        if not self.is_steady[row]:
+            yield f"its frames come at a variable rate ({self.fps[row]:.3g} a second on average): the nearest are taken"
 
 
 def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path, *, by_image: bool = True) -> Path:
@@ -193,6 +227,8 @@ def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path
     if any(concept.references for concept in settings.concepts):
         pictures = settings.picture_size(1, 1)
         split.append([settings.family, settings.reference_resolution, *([] if pictures is None else [pictures])])
+    if settings.clip_step is not None:
+        split.append(["clips", settings.clip_step, settings.clip_rate, settings.frames])
     digest = hashlib.sha256(
         json.dumps([FORMAT, concepts, sizes, split, *([] if more == [False, None, 4.0] else [more])]).encode()
     ).hexdigest()
@@ -228,10 +264,13 @@ def _load_same(path: Path, digest: str) -> Index:
 
 def _of_former_version(columns: Mapping[str, Column]) -> dict[str, Column]:
     """What the columns that came later are in an index without them: 0.1.0 had captions and masks in one place each,
-    and up to 0.3.0 there were no references."""
+    and up to 0.3.0 there were neither references nor videos."""
     rows = columns["concept"].size if "concept" in columns else 0
     return {
         "caption_place": np.zeros(rows, dtype=np.uint8),
+        "frames": np.ones(rows, dtype=np.int32),
+        "fps": np.zeros(rows, dtype=np.float64),
+        "is_steady": np.ones(rows, dtype=np.bool_),
         "mask_blob": np.zeros(0, dtype=np.uint8),
         "mask_starts": np.zeros(rows + 1, dtype=np.uint64),
         "reference_blob": np.zeros(0, dtype=np.uint8),
@@ -240,11 +279,12 @@ def _of_former_version(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 _PER_ROW = {
-    **dict.fromkeys(("concept", "width", "height", "bucket"), (np.int32, ())),
+    **dict.fromkeys(("concept", "width", "height", "bucket", "frames"), (np.int32, ())),
     **dict.fromkeys(("size", "mtime_ns"), (np.int64, ())),
     **dict.fromkeys(("caption_file", "mask_file"), (np.int64, (2,))),
     "mask_size": (np.int32, (2,)),
-    "validation": (np.bool_, ()),
+    "fps": (np.float64, ()),
+    **dict.fromkeys(("validation", "is_steady"), (np.bool_, ())),
     "path_hash": (np.uint64, ()),
     **dict.fromkeys(("caption_state", "caption_place"), (np.uint8, ())),
 }
@@ -269,8 +309,11 @@ def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
     for name, limit in limits.items():
         if rows and not 0 <= int(columns[name].min()) <= int(columns[name].max()) < limit:
             raise ValueError(f"its column {name} has a number out of range")
-    if rows and (min(int(columns[name].min()) for name in ("width", "height")) < 1 or _falls(columns["concept"])):
+    least = min(int(columns[name].min()) for name in ("width", "height", "frames")) if rows else 1
+    if least < 1 or (rows and _falls(columns["concept"])):
         raise ValueError("its rows are not those of an index")
+    if rows and not (np.isfinite(columns["fps"]).all() and float(columns["fps"].min()) >= 0):
+        raise ValueError("its column fps has a number out of range")
 
 
 def _falls(column: Column) -> bool:

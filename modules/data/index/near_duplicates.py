@@ -24,6 +24,7 @@ from modules.data.index.images import IMAGE_ERRORS, read_image_size, suppress_pi
 from modules.data.index.scan import scan_concept
 from modules.files import file_size
 from modules.files.images import open_image, upright_rgb
+from modules.files.videos import is_video, read_poster
 
 BITS: Final = 64
 _SIDE: Final = 8
@@ -66,7 +67,7 @@ def near_duplicates(
     Hashes differ in at most `distance` bits, and colours are alike. The largest image of a group is its first. Raises
     DataError.
     """
-    scan = scan_concept(Concept(path=str(folder)), with_masks=False)
+    scan = scan_concept(Concept(path=str(folder)), with_masks=False, with_videos=True)
     files = [f"{scan.root}/{path.decode(errors='surrogateescape')}" for path in scan.paths]
     images = list[HashedImage]()
     with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
@@ -82,9 +83,13 @@ def near_duplicates(
 
 
 def hashed_image(file: str) -> HashedImage | None:
-    """None for a file that cannot be read: the Data section lists those."""
+    """None for a file that cannot be read: the Data section lists those. Of a video, its first frame counts."""
     try:
-        size, size_of_file = read_image_size(file), file_size(file)
+        size_of_file = file_size(file)
+        if is_video(file):
+            rgb = read_poster(file)
+            return HashedImage(file, rgb.size, size_of_file, difference_hash(rgb), cell_colours(rgb))
+        size = read_image_size(file)
         with open_image(file) as image:
             rgb = upright_rgb(image, (16 * _SIDE, 16 * _SIDE))  # a JPEG is decoded at an eighth of its size
         return HashedImage(file, size, size_of_file, difference_hash(rgb), cell_colours(rgb))

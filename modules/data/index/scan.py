@@ -28,16 +28,18 @@ from modules.files.addresses import concept_folder, is_address
 from modules.files.images import SIGNATURE_BYTES, has_image_signature
 from modules.files.shard_paths import COMPRESSED_TARS, SHARD_OF_CACHE, SHARD_SUFFIXES, is_archive
 from modules.files.shards import shard_table
+from modules.files.videos import VIDEO_SUFFIXES
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
 MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
+_ENDS_OF_MASKS: Final = (*MASK_ENDS, *(f"-masklabel{n}" for n in range(1, 10)))  # OneTrainer's variants
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
 _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})
-_IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
+IMAGE_FOLDERS: Final = frozenset({"image", "images", "img", "imgs"})
 _MASKS_AND_MORE: Final = MASK_FOLDERS | CONDITIONING_FOLDERS
-_PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | _IMAGE_FOLDERS
+_PAIRED_FOLDERS: Final = _MASKS_AND_MORE | _CAPTION_FOLDERS | IMAGE_FOLDERS
 _IMAGE_AND_MORE: Final = re.compile(
     r"\.(jpe?g|png|webp|bmp|avif|tiff?|hei[cf]|jxl)[^a-z0-9.]"
 )  # as in URLs: .jpg?width=1024, .jpg!d
@@ -81,6 +83,7 @@ class FolderScan:
     mask_at: dict[bytes, str] = field(default_factory=dict)  # image -> its mask, if that is not NAME + mask_suffix
     caption_extensions: tuple[str, ...] = (".txt",)  # where captions are expected: NAME + the first that exists
     other_extensions: tuple[str, ...] = ()  # and those that are looked for besides, the first that exists
+    suffixes: frozenset[str] = IMAGE_SUFFIXES  # of what is trained on
     metadata: list[tuple[str, Stamp]] = field(default_factory=list)  # relative path, stamp
     lists: list[tuple[str, Stamp]] = field(default_factory=list)  # the same of other files with captions of many images
     spare_texts: list[str] = field(default_factory=list)  # relative paths of caption files that belong to no image
@@ -123,6 +126,11 @@ class FolderScan:
         self.mask_example = self.mask_example or relative
 
     @property
+    def takes_videos(self) -> bool:
+        """Whether videos are among what is trained on."""
+        return self.suffixes >= VIDEO_SUFFIXES
+
+    @property
     def files_seen(self) -> int:
         """Number of files of any kind in the folder."""
         return len(self.paths) + sum(self.other_files.values()) + self.masks + len(self.conditioning)
@@ -149,14 +157,17 @@ def missing(concept: Concept) -> DataError:
     )
 
 
-def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
-    """List the images below the concept's folder; hidden files and folders are ignored, links are followed once.
+def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) -> FolderScan:
+    """List the images below the concept's folder, and the videos; hidden files and folders are ignored, links are
+    followed once.
 
     Raises DataError if the folder does not exist or cannot be listed.
     """
     others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
+    if with_videos:
+        scan.suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
     pending = list[tuple[str, str, os.stat_result]]()
     shards = list[tuple[str, str]]()  # path, and path below the root
     try:
@@ -187,8 +198,10 @@ def scan_concept(concept: Concept, with_masks: bool) -> FolderScan:
         below = _scan_folder(scan, folder, prefix, concept, with_masks, shards)
         if concept.include_subfolders:
             pending.extend(reversed(below))
-    images = zip(scan.paths, scan.flat_stamps[::6], strict=True)
-    unpacked = unpacked_archives(scan.root, images, shards, partial(_is_mask, concept.mask_suffix))
+    unpacked = set[str]()
+    if shards:
+        images = zip(scan.paths, scan.flat_stamps[::6], strict=True)
+        unpacked = unpacked_archives(scan.root, images, shards, partial(_is_mask, concept.mask_suffix))
     for path, relative in shards:
         if relative in unpacked:
             _leave_unread(scan, relative)
@@ -309,7 +322,7 @@ def _scan_entries(
         stem, dot, suffix = name.rpartition(".")
         suffix = dot + suffix.lower() if stem else ""
         entry = found[name]
-        if suffix in IMAGE_SUFFIXES and not name.endswith(mask_suffix):
+        if suffix in scan.suffixes and not name.endswith(mask_suffix) and not _is_folder(entry):
             images.append((name, stem))
         elif _is_folder(entry):
             _add_folder(scan, entry, prefix + name, subfolders)
@@ -348,21 +361,29 @@ def _scan_entries(
     stems = {stem for _, stem in images}
     scan.lost_masks += [prefix + name for name in masks if name.removesuffix(mask_suffix) not in stems]
     captions = _captions_of(scan, prefix, images, texts, found)
+    added, stamps = [], list[int]()  # the stamps flat, and both added at once: there may be a million
     for name, stem in images:
         mask = (found.get(stem + mask_suffix) or beside.get(stem)) if with_masks else None
         if mask is not None and mask.name != stem + mask_suffix:
             scan.mask_at[os.fsencode(prefix + name)] = prefix + mask.name
-        _add_image(scan, found[name], prefix + name, captions.get(name), mask)
+        if (stamp := _image_stamp(scan, found[name], mask)) is not None:
+            added.append(prefix + name)
+            caption = captions.get(name)
+            stamps += (*stamp, *(_stamp(caption) if caption else NO_FILE), *(_stamp(mask) if mask else NO_FILE))
+    if added:
+        scan.paths += os.fsencode("\0".join(added)).split(b"\0")
+        scan.flat_stamps.fromlist(stamps)
     return subfolders, shards
 
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Of images such as NAME_mask.png beside another one of that NAME: (NAME, the mask), the one to use last."""
-    named = [(name, stem) for name, stem in images if stem.lower().endswith(MASK_ENDS)]
+    named = [(name, stem) for name, stem in images if stem.lower().endswith(_ENDS_OF_MASKS)]
     if not named:
         return []
     stems = {stem for _, stem in images}
-    pairs = [(stem[: -len(end)], name) for end in MASK_ENDS[::-1] for name, stem in named if stem.lower().endswith(end)]
+    ends = _ENDS_OF_MASKS[::-1]
+    pairs = [(stem[: -len(end)], name) for end in ends for name, stem in named if stem.lower().endswith(end)]
     return [(stem, name) for stem, name in pairs if stem in stems]
 
 
@@ -522,33 +543,26 @@ def _is_folder(entry: _Entry) -> bool:
         return False
 
 
-def _add_image(
-    scan: FolderScan,
-    entry: _Entry,
-    relative: str,
-    caption: _Entry | None,
-    mask: _Entry | None,
-) -> None:
+def _image_stamp(scan: FolderScan, entry: _Entry, mask: _Entry | None) -> Stamp | None:
+    """The stamp of an image; None if it cannot be used, which `scan` then says."""
     try:
         if not entry.is_file():
-            # A directory may be called "holiday.png"; opening a named pipe would block forever.
+            # opening a named pipe would block forever
             what = "skipped: not a file, or a broken link"
             scan.problems.append(Problem(entry.path, what))
             scan.other_files["not a file"] += 1
-            return
+            return None
         status = entry.stat()
     except OSError as error:
         scan.problems.append(Problem(entry.path, f"skipped: {error.strerror}"))
         scan.other_files["unreadable"] += 1
-        return
+        return None
     if mask is not None and is_foreign_link(mask.path, scan.root, [entry.path]):
         what = f"skipped: its mask {mask.name} {describe_foreign_link(mask.path)}"
         scan.problems.append(Problem(entry.path, what))
         scan.other_files["with a foreign mask"] += 1
-        return
-    scan.paths.append(os.fsencode(relative))
-    of_caption, of_mask = _stamp(caption) if caption else NO_FILE, _stamp(mask) if mask else NO_FILE
-    scan.flat_stamps.extend((status.st_size, status.st_mtime_ns, *of_caption, *of_mask))
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _add_folder(

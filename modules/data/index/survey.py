@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from modules.config import Concept, DataError, TandemError, TrainConfig, validate
 from modules.config.captions import CaptionState
 from modules.data.archives.cifar import is_archive, unpacked_concept
-from modules.data.index.buckets import Bucket, bucket_images
-from modules.data.index.build import in_validation_split
+from modules.data.index.buckets import Bucket, bucket_images, split_by_frames
+from modules.data.index.build import in_validation_split, trained_frames
 from modules.data.index.captions import unpack_captions
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.concept_summary import ConceptSummary, caption_warnings, median_size, summarize_concept
@@ -59,7 +59,10 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             yield {"type": "concept", "concept": number, "pictures": 0, "error": error}
             continue
         try:
-            scans = [(part, scan_concept(part, settings.masked_training)) for part in parts(concept)]
+            scans = [
+                (part, scan_concept(part, settings.masked_training, settings.clip_step is not None))
+                for part in parts(concept)
+            ]
         except DataError as error:
             yield {"type": "concept", "concept": number, "pictures": 0, "error": error.message}
             continue
@@ -69,7 +72,8 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             rows = index_concept(number, scan, part, None, no_progress, settings.most_references)
             width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
             alone = settings.model_copy(update={"concepts": (part,)})
-            buckets, bucket = bucket_images(alone, size_step, np.zeros(len(width), dtype=np.int32), width, height)
+            sized = bucket_images(alone, size_step, np.zeros(len(width), dtype=np.int32), width, height)
+            buckets, bucket = split_by_frames(trained_frames(settings, rows.columns), *sized)
             summary = _summary(settings, part, rows, scan.other_files, buckets, bucket)
             if concept.enabled and concept.kind == "train":
                 found = Counter(buckets[each] for each in bucket.tolist())
@@ -112,7 +116,7 @@ def _bucket_rows(trained: Sequence[tuple[Concept, int, Counter[Bucket]]]) -> lis
         images += counts
         share = each * number / max(1, counts.total())
         samples.update({bucket: share * count for bucket, count in counts.items()})
-    by_shape = sorted(images, key=lambda bucket: (bucket.width / bucket.height, bucket.width))
+    by_shape = sorted(images, key=lambda bucket: (bucket.width / bucket.height, bucket.width, bucket.frames))
     return [[str(bucket), images[bucket], round(samples[bucket])] for bucket in by_shape]
 
 
@@ -173,7 +177,7 @@ def _image_records(
     rows: ConceptRows, concept: Concept, root: str, below: str, buckets: list[str], bucket: list[int]
 ) -> Iterator[Record]:
     """Records of rows [path below `root`, width, height, bucket, captions separated by newlines, CaptionState, paths of
-    references, path of the mask below `root` or an empty one]."""
+    references, path of the mask below `root` or an empty one, seconds that a video lasts or 0]."""
     columns = rows.columns
     listed = [
         [
@@ -187,8 +191,9 @@ def _image_records(
             below + (os.fsdecode(mask) or os.path.splitext(os.fsdecode(path))[0] + concept.mask_suffix)
             if mask_size >= 0
             else "",
+            round(frames / fps, 3) if fps else 0,
         ]
-        for path, caption, references, mask, mask_size, number, width, height, state in zip(
+        for path, caption, references, mask, mask_size, number, width, height, state, frames, fps in zip(
             rows.paths,
             rows.captions,
             rows.references,
@@ -198,6 +203,8 @@ def _image_records(
             columns["width"].tolist(),
             columns["height"].tolist(),
             columns["caption_state"].tolist(),
+            columns["frames"].tolist(),
+            columns["fps"].astype(np.float64).tolist(),
             strict=True,
         )
     ]

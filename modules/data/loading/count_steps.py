@@ -53,7 +53,7 @@ def steps_per_epoch(config: TrainConfig, world_size: int) -> int:
     numbers, known = [], newest_index(Path(config.cache_dir))
     for number, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "train":
-            scan = scan_concept(concept, config.masked_training)
+            scan = scan_concept(concept, config.masked_training, config.clip_step is not None)
             usable = int(usable_images(number, scan, concept, known, _MOST_OPENED, config.most_references).sum())
             numbers.append(np.full(usable - round(config.validation_split * usable), number, dtype=np.int32))
     concepts = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int32)

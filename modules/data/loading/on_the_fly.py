@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
@@ -13,10 +14,18 @@ from torch import Tensor
 
 from modules.config import Concept, DataError
 from modules.config.sections.data import DataSettings
-from modules.data.batch import ExampleTransform
+from modules.data.batch import Example, ExampleTransform
 from modules.data.cache.augmentation import augmentation
-from modules.data.cache.crops import Crop, compute_crops, crop_example, decode_references, with_references
+from modules.data.cache.crops import (
+    Crop,
+    clip_example,
+    compute_crops,
+    crop_example,
+    decode_references,
+    with_references,
+)
 from modules.data.captions import plain_caption
+from modules.data.index.clips import clip_start, read_clip
 from modules.data.index.images import (
     IMAGE_ERRORS,
     decode_image,
@@ -29,7 +38,9 @@ from modules.data.index.problems import Problem
 from modules.data.index.references import unpack_references
 from modules.data.index.scan import concept_root
 from modules.data.rng import SampleRng, UInt64Array, hash_bytes, hash_uint64
-from modules.files import open_regular
+from modules.files import file_size, open_regular
+
+_CHANGED = "it has changed since the run was started"
 
 
 class UnreadableImage(DataError):
@@ -50,7 +61,7 @@ class OnTheFlyExamples:
         # what is known without reading the files
         self.contents = hash_uint64(index.size, *sides, *_reference_hashes(index))
         self._index, self._transform = index, transform
-        self._concepts, self._masked = settings.concepts, settings.masked_training
+        self._concepts, self._masked, self._clips = settings.concepts, settings.masked_training, settings.clips
 
     def with_memory(self, memory_bytes: int) -> Self:
         """Nothing is kept in memory: the operating system keeps the files that it has room for."""
@@ -66,7 +77,7 @@ class OnTheFlyExamples:
         crop = self._crop(row, concept, rng)
         try:
             with suppress_pillow_warnings():
-                image, mask = self._decode(row, concept, crop)
+                example = self._example(row, concept, crop)
                 files = [_read(each.path, each.size) for each in self._index.references(row)]
                 references = decode_references(self._index, row, files)
         except IMAGE_ERRORS as error:
@@ -77,9 +88,6 @@ class OnTheFlyExamples:
                 ) from error
             problem = Problem(self._index.file(row), describe_image_error(error))
             raise UnreadableImage(problem, self._blank(concept, crop)) from error
-        captions = tuple(plain_caption(caption, concept) for caption in self._index.captions(row))
-        original = int(self._index.height[row]), int(self._index.width[row])
-        example = crop_example(image, mask, self._masked, captions, original, crop)
         return self._transform(with_references(example, *references, crop.change))
 
     def text(self, caption: str) -> dict[str, Tensor]:
@@ -92,6 +100,8 @@ class OnTheFlyExamples:
         size = crop.bucket.height, crop.bucket.width
         whole = Crop(size, 0, 0, crop.bucket, flipped=False)
         example = crop_example(image, None, self._masked, (concept.prompt_prefix,), size, whole)
+        if (frames := crop.bucket.frames) > 1:
+            example = replace(example, pixels=example.pixels[:, None].repeat(1, frames, 1, 1))
         references, pictures = (
             [Image.new("RGB", (width, height), "grey") for height, width in sizes]
             for sizes in (crop.bucket.references, crop.bucket.pictures)
@@ -104,7 +114,16 @@ class OnTheFlyExamples:
         if rng is not None and concept.crop_jitter:
             top, left = rng.integer(height - bucket.height + 1), rng.integer(width - bucket.width + 1)
         flipped = rng is not None and concept.horizontal_flip and rng.integer(2) == 1
-        return Crop((height, width), top, left, bucket, flipped, augmentation(concept, rng))
+        change = augmentation(concept, rng)
+        return Crop((height, width), top, left, bucket, flipped, change, self._start(row, concept, rng))
+
+    def _start(self, row: int, concept: Concept, rng: SampleRng | None) -> int:
+        """The moment at which the clip of a video begins: see `clip_start`."""
+        if rng is None or self._clips == "start" or not self._index.is_video(row):
+            return 0
+        variations, drawn = concept.clip_variations, rng.uniform()
+        variation = int(drawn * variations) if self._clips == "uniform" else 1
+        return clip_start(self._clips, self._index.spare_moments(row), variation, variations, drawn)
 
     @cached_property
     def _centre_crops(self) -> NDArray[np.int32]:
@@ -116,13 +135,21 @@ class OnTheFlyExamples:
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_centre_crops"}
 
-    def _decode(self, row: int, concept: Concept, crop: Crop) -> tuple[Image.Image, Image.Image | None]:
+    def _example(self, row: int, concept: Concept, crop: Crop) -> Example:
+        """Without references."""
         index, path = self._index, self._index.file(row)
-        size = int(index.width[row]), int(index.height[row])
-        image = decode_image(_read(path, int(index.size[row])), size, min_size=(crop.resized[1], crop.resized[0]))
-        if not self._masked or not index.has_mask(row):
-            return image, None
-        return image, decode_mask(_read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0])))
+        width, height, size = (int(column[row]) for column in (index.width, index.height, index.size))
+        mask = None
+        if self._masked and index.has_mask(row):
+            mask = decode_mask(_read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0])))
+        captions = tuple(plain_caption(caption, concept) for caption in index.captions(row))
+        if index.is_video(row):
+            if file_size(path) != size:
+                raise ValueError(_CHANGED)
+            frames = read_clip(path, index.clip_times(row, crop.start))
+            return clip_example(frames, mask, self._masked, captions, (height, width), crop)
+        image = decode_image(_read(path, size), (width, height), min_size=(crop.resized[1], crop.resized[0]))
+        return crop_example(image, mask, self._masked, captions, (height, width), crop)
 
 
 def file_hashes(index: Index) -> UInt64Array:
@@ -145,5 +172,5 @@ def _read(path: str, size: int) -> bytes:
     with open_regular(path) as file:
         data = file.read(size + 1)
     if len(data) != size:
-        raise ValueError("it has changed since the run was started")
+        raise ValueError(_CHANGED)
     return data

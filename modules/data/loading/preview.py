@@ -35,7 +35,8 @@ LIMIT: Final = 200  # images in one preview
 
 @dataclass(frozen=True)
 class Preview:
-    """One sample: its image `file`, the original `source`, both sizes in pixels (width, height), and the caption."""
+    """One sample: its image `file`, of a clip the first frame; the original `source`, both sizes in pixels (width,
+    height), and the caption."""
 
     file: str
     source: str
@@ -45,6 +46,7 @@ class Preview:
     flipped: bool
     weight: float
     problem: str = ""
+    frames: int = 1  # of a clip
 
 
 class _Pixels:
@@ -63,7 +65,7 @@ class _CachedViews(OnTheFlyExamples):
 
     def __init__(self, index: Index, settings: DataSettings, transform: ExampleTransform) -> None:
         super().__init__(index, settings, transform)
-        self._keys = ViewKeys(index, settings.concepts, "", captions_in_key=False)
+        self._keys = ViewKeys(index, settings, "", captions_in_key=False)
 
     def _crop(self, row: int, concept: Concept, rng: SampleRng | None) -> Crop:
         return self._keys.crop(row, 0 if rng is None else rng.integer(int(self._keys.views[row])))
@@ -87,11 +89,15 @@ def previews(
         except UnreadableImage as unreadable:
             tensors, problem = unreadable.blank, str(unreadable)
         caption = augment_caption(index.captions(row), concept, config.caption_dropout, rng)
-        image = Image.fromarray(tensors["pixels"].permute(1, 2, 0).numpy())
+        seen = tensors["pixels"]
+        first = seen[:, 0] if seen.ndim == 4 else seen
+        image = Image.fromarray(first.permute(1, 2, 0).numpy())
         file = folder / f"{number:04}.png"
         image.save(file, compress_level=1)
         source_size = int(index.width[row]), int(index.height[row])
-        yield Preview(*(str(file), index.file(row), source_size, image.size, caption, pixels.flipped, weight, problem))
+        frames = index.buckets[index.bucket[row]].frames
+        shown = (str(file), index.file(row), source_size, image.size, caption, pixels.flipped, weight, problem, frames)
+        yield Preview(*shown)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -84,11 +84,13 @@ def _piece(fs: Any, file: RemoteFile, at: int, end: int) -> bytes:
         if error.errno == errno.EINVAL:  # the ETag or the range does not fit
             raise Changed from None
         raise
-    is_part = answer.get("ContentRange") == f"bytes {at}-{end - 1}/{file.size}"
-    if not is_part or (file.tag and answer.get("ETag") != file.tag):
+    try:
+        is_part = answer.get("ContentRange") == f"bytes {at}-{end - 1}/{file.size}"
+        if not is_part or (file.tag and answer.get("ETag") != file.tag):
+            raise Changed
+        return bytes(sync(fs.loop, answer["Body"].read, timeout=_PIECE_S))
+    finally:
         answer["Body"].close()
-        raise Changed
-    return bytes(sync(fs.loop, answer["Body"].read, timeout=_PIECE_S))
 
 
 def _has_keys() -> bool:

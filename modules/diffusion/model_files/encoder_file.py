@@ -78,9 +78,9 @@ def _component(shapes: Mapping[str, list[int]], facts: FamilyFacts, taken: Colle
     large = {name: kind for model in facts.models.values() for name, (kind, _) in model.encoders.items()}
     names = {_bare(name) for name in shapes}
     if any(name.startswith(("encoder.block.0.", "enc.blk.0.")) for name in names):
-        return next((name for name in facts.encoders if large.get(name, "").startswith("T5")), "")
+        return next((name for name in facts.encoders if "T5" in large.get(name, "")), "")
     if any(name.startswith(("layers.0.self_attn.", "blk.0.attn_q.")) for name in names):
-        return next((name for name in facts.encoders if not large.get(name, "T5").startswith("T5")), "")
+        return next((name for name in facts.encoders if "T5" not in large.get(name, "T5")), "")
     width = next((shape[-1] for name, shape in shapes.items() if name.endswith("token_embedding.weight")), 0)
     clips = [name for name in facts.encoders if name not in large]
     if not width or not clips:

@@ -16,7 +16,9 @@ _CHUNK_BYTES = 4 << 20
 # No event is nearly as long; a file without line ends must not be read into memory.
 _MAX_LINE_BYTES = 8 << 20
 _MAX_SKIPPED_BYTES = 64 << 20  # at once
-_HEAD_BYTES = 96  # of the first event, including its time
+_START_BYTES = 96  # of the first event, including its time
+_HEAD_BYTES = 192 << 10
+_TAIL_BYTES = 96 << 10
 _MAX_TIME = 1e11  # seconds since 1970, in the year 5138; what is more, no clock can show
 
 
@@ -55,7 +57,7 @@ class EventReader:
 
     def _detect_replacement(self, file: BinaryIO) -> None:
         """Start over if the file is shorter than before or starts differently: a new run of the same name."""
-        head = file.read(_HEAD_BYTES)
+        head = file.read(_START_BYTES)
         if os.fstat(file.fileno()).st_size < self._offset or not head.startswith(self._head):
             self._offset, self._is_skipping = 0, False
             self.restarts += 1
@@ -90,6 +92,23 @@ def read_events(path: Path) -> list[Event]:
     while batch := reader.new():
         events.extend(batch)
     return events
+
+
+def head_and_tail(file: Path) -> list[Event]:
+    """The first and the last events of a file; none if it cannot be read."""
+    try:
+        with open_regular(file) as events:
+            head = events.read(_HEAD_BYTES)
+            end = events.seek(0, 2)
+            if end <= _HEAD_BYTES:
+                return list(parse_events(head))
+            events.seek(max(_HEAD_BYTES, end - _TAIL_BYTES))
+            tail = events.read(_TAIL_BYTES)
+    except (OSError, FileFault):
+        return []
+    whole_head = head[: head.rfind(b"\n") + 1]
+    whole_tail = tail[tail.find(b"\n") + 1 : tail.rfind(b"\n") + 1]
+    return [*parse_events(whole_head), *parse_events(whole_tail)]
 
 
 def event_time(event: Event) -> float:

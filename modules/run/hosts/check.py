@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from modules.files import FileFault, printable
 from modules.run.hosts.description import Description, describe_this_machine, find_description
+from modules.run.hosts.hardware import keep_hardware
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import SSH_FAILED, HostError, last_lines, ssh_argv, ssh_environment, ssh_fault
 from modules.run.join.fingerprint import compare_packages
@@ -76,19 +76,11 @@ def _without_gpu(host: Host, there: Description, here: Description) -> str:
 def summary_of(there: Description) -> str:
     """Versions and devices, for people."""
     torch = printable(there.packages.get("torch", "none"), 100)
-    return f"Tandem {printable(there.tandem, 100)}, torch {torch}, {_devices(there)}."
-
-
-def _devices(there: Description) -> str:
-    if not there.gpus:
-        return f"{there.cores} CPU core{'s' * (there.cores != 1)}"
-    kinds = Counter((printable(gpu.name, 100).removeprefix("NVIDIA "), gpu.memory_mib) for gpu in there.gpus)
-    parts = [f"{count} x {name} ({mib / 1024:.0f} GiB)" for (name, mib), count in kinds.items()]
-    return ", ".join(parts)
+    return f"Tandem {printable(there.tandem, 100)}, torch {torch}, {there.named}."
 
 
 def ask_host(host: Host) -> Description:
-    """What a machine says of itself. Raises HostError."""
+    """What a machine says of itself; its devices are kept for estimates. Raises HostError."""
     code, output = run_there(host, [_SCRIPT, "describe"])
     if (fault := ssh_fault(host, code, output)) is not None:
         raise fault
@@ -103,6 +95,7 @@ def ask_host(host: Host) -> Description:
         raise HostError(
             f"Tandem on {host} could not describe its machine (exit code {code}); it printed: {said}", _LOOK_THERE
         )
+    keep_hardware(host, found)
     return found
 
 

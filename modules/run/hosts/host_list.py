@@ -16,6 +16,7 @@ from modules.files import FileFault, Record, printable, validate_record
 from modules.files.private import NotPrivate, make_private_folder, read_private_json, write_private_json
 from modules.files.user_folder import user_config_folder
 from modules.run.folder.run_lock import file_lock
+from modules.run.hosts.hardware import forget_hardware
 from modules.run.hosts.host import Host
 
 MOST_HOSTS: Final = 200
@@ -65,6 +66,7 @@ def remove_host(name: str) -> None:
     with _alone():
         found = find_hosts([name])[0]
         _write([each for each in read_hosts() if each.name != found.name])
+    forget_hardware(found.name)
 
 
 def find_hosts(names: Sequence[str], add: str = "scripts/hosts.py add NAME USER@HOST FOLDER") -> list[Host]:

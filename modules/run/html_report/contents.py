@@ -19,8 +19,9 @@ from PIL import Image
 
 from modules import __version__
 from modules.config import TrainConfig
-from modules.files import FileFault, mask_secrets, open_for_writing, printable, replacing, write_fault
+from modules.files import FileFault, mask_secrets, open_for_writing, printable, read_bytes, replacing, write_fault
 from modules.files.images import memory_to_decode, open_image
+from modules.files.videos import video_beside
 from modules.run.endings import ENDINGS
 from modules.run.folder.event_reader import EventReader
 from modules.run.folder.links import refuse_links
@@ -41,6 +42,7 @@ _MOST_RANKS: Final = 64  # rows of the table of devices
 _MOST_MODELS: Final = 200  # of earlier steps
 _MOST_TEXT: Final = 200_000  # characters of the settings
 _CHUNK_BYTES: Final = 64 << 10
+_MOST_VIDEO_BYTES: Final = 4 << 20  # of a larger one the report has the first frame
 _NAMES: Final[Mapping[str, str]] = {
     "data_s": "Waiting for data",
     "own_s": "Own part of the step",
@@ -295,11 +297,13 @@ def _clock(at: float) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """A sample as it is in the page; `data` is a data: address, empty if its file cannot be read."""
+    """A sample as it is in the page; `data` is a data: address, empty if its file cannot be read, and `video` that of
+    the video whose first frame it is."""
 
     step: int
     data: str
     is_small: bool  # fewer pixels than it is shown with, which should stay visible
+    video: str = ""
 
 
 @dataclass(frozen=True)
@@ -334,7 +338,18 @@ def _picture(sample: SampleFile, folder: RunFolder) -> Picture:
     encoded = io.BytesIO()
     small.save(encoded, format="PNG" if is_small else "WEBP", quality=_QUALITY)
     kind = "png" if is_small else "webp"
-    return Picture(sample.step, f"data:image/{kind};base64,{base64.b64encode(encoded.getvalue()).decode()}", is_small)
+    data = f"data:image/{kind};base64,{base64.b64encode(encoded.getvalue()).decode()}"
+    return Picture(sample.step, data, is_small, _video(folder.sample_file(sample.file)))
+
+
+def _video(poster: Path) -> str:
+    """The data: address of the video beside the image; empty if there is none, or too large a one for a page."""
+    try:
+        video = video_beside(poster)
+        data = b"" if video is None else read_bytes(video, _MOST_VIDEO_BYTES)
+    except (OSError, FileFault):
+        return ""
+    return f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if data else ""
 
 
 def _spread(steps: list[int], count: int) -> list[int]:

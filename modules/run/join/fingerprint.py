@@ -26,6 +26,7 @@ from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_SUFFIXES
 from modules.facts import FILE_INDEX
 from modules.files import FileFault, is_shard, printable, read_bytes, weight_map
 from modules.files.addresses import is_address
+from modules.files.videos import VIDEO_SUFFIXES
 from modules.machine import hostname
 
 Listing = dict[str, str]  # name -> hash, size or version
@@ -107,7 +108,7 @@ def family_listing(config: TrainConfig) -> Listing:
     return found
 
 
-def data_listing(concept: Concept) -> Listing:
+def data_listing(concept: Concept, *, with_videos: bool = False) -> Listing:
     """The images, masks and captions of a concept: sizes of images, hashes of captions. Opens no image.
 
     Raises DataError if the folder does not exist.
@@ -121,12 +122,15 @@ def data_listing(concept: Concept) -> Listing:
         raise DataError(f"concepts: there is no folder {concept.path!r} on {hostname()}")
     texts = (*concept.text_suffixes, *sorted(METADATA_SUFFIXES))
     texts += _LISTS if concept.caption_source in ("auto", "metadata", "label") else ()
-    return dict(walk_files(root, partial(_data_file, texts=texts), deeper=concept.include_subfolders))
+    images = IMAGE_SUFFIXES | VIDEO_SUFFIXES if with_videos else IMAGE_SUFFIXES
+    return dict(walk_files(root, partial(_data_file, texts=texts, images=images), deeper=concept.include_subfolders))
 
 
 def all_listings(config: TrainConfig) -> list[Listing]:
     """One listing per enabled concept, in order, and one for family and base model. Raises DataError."""
-    return [*(data_listing(config.concepts[number]) for number in enabled_concepts(config)), family_listing(config)]
+    with_videos = config.clip_step is not None
+    concepts = (config.concepts[number] for number in enabled_concepts(config))
+    return [*(data_listing(each, with_videos=with_videos) for each in concepts), family_listing(config)]
 
 
 def enabled_concepts(config: TrainConfig) -> list[int]:
@@ -274,12 +278,12 @@ def walk_files(
                 yield prefix + entry.name, what
 
 
-def _data_file(entry: os.DirEntry[str], texts: tuple[str, ...]) -> str:
-    """A hash of the files that end in `texts`, in any case, the size of images and shards; empty for others."""
+def _data_file(entry: os.DirEntry[str], texts: tuple[str, ...], images: frozenset[str]) -> str:
+    """A hash of the files that end in `texts`, in any case, the size of `images` and shards; empty for others."""
     if entry.name.lower().endswith(texts):
         return _text_hash(entry.path)
     suffix = os.path.splitext(entry.name)[1].lower()
-    return str(entry.stat().st_size) if suffix in IMAGE_SUFFIXES or is_shard(entry.name) else ""
+    return str(entry.stat().st_size) if suffix in images or is_shard(entry.name) else ""
 
 
 def _model_file(file: os.DirEntry[str] | Path) -> str:

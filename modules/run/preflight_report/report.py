@@ -26,6 +26,11 @@ class Cell:
     value: str
     advice: str = ""
 
+    def lines(self) -> list[str]:
+        """As text, before it is known how wide the others are."""
+        line = f"{_LABELS[self.colour]:<4}  {self.check:<14}  {self.where}: {self.value}"
+        return [line, *([f"      -> {self.advice}"] if self.advice else [])]
+
 
 @dataclass(frozen=True)
 class OtherMachine:
@@ -76,8 +81,12 @@ class PreflightReport:
         table = _table(
             [["check", "where", "", "result"], *map(_row, self.cells)], [c.advice for c in self.cells], width
         )
+        return [self.title, "", *table, *self.end(width)]
+
+    def end(self, width: int = 100) -> list[str]:
+        """What stands below the findings: the matrices and the verdict."""
         below = [line for title, rows in self.matrices for line in ("", title, *(f"  {row}" for row in rows))]
-        return [self.title, "", *table, *below, "", *textwrap.wrap(self.verdict, width)]
+        return [*below, "", *textwrap.wrap(self.verdict, width)]
 
     def dump(self) -> str:
         """The report as JSON, including verdict and exit code."""

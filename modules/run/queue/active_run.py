@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from modules import ROOT
-from modules.config import save_config
+from modules.config import TrainConfig, save_config
 from modules.config.trusted_code import allow_code
 from modules.files import FileFault, read_json
 from modules.run.endings import ENDINGS
@@ -27,28 +28,31 @@ from modules.run.folder.run_folder import RunFolder, check_run_name_free, not_wr
 from modules.run.folder.run_lock import is_training
 from modules.run.hosts.host_list import find_hosts
 from modules.run.hosts.remote_machines import hosts_of_former_run
-from modules.run.launch.detached import check_config, create_run, launch
+from modules.run.launch.detached import check_config, launch
 from modules.run.queue.entries import Entry, Resources, State
 from modules.run.queue.folder import RunQueue
+from modules.run.remote.run_copy import read_copy
 
 _CHUNK_BYTES = 64 << 10
-_OF_A_STOP = (INTERRUPTED, PAUSED, TERMINATED)
+OF_A_STOP = (INTERRUPTED, PAUSED, TERMINATED)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended; `was_stopped`: it was asked to by the queue, so it waits again."""
+    """How a run ended; `was_stopped`: it was asked to by the queue, so it waits again. `is_left`: one on another
+    machine is not followed any more, or was not sent, and `reason` tells which."""
 
     exit_code: int | None
     reason: str
     was_stopped: bool = False
+    is_left: bool = False
 
     @property
     def state(self) -> State:
         """That of its entry, unless it waits again."""
         if self.exit_code == FINISHED:
             return "finished"
-        return "stopped" if self.exit_code in _OF_A_STOP else "failed"
+        return "stopped" if self.exit_code in OF_A_STOP else "failed"
 
 
 class ActiveRun:
@@ -69,25 +73,14 @@ class ActiveRun:
         Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken,
         a machine that is not in the list any more.
         """
-        config = queue.load(entry)
-        allow_code(config, trust=False, ask=None)
-        find_hosts(entry.hosts)
-        folder = queue.run_folder(entry)
-        if entry.started is None:
-            check_run_name_free(queue.runs_dir, entry.name)
-            check_config(config)
-        # Before the folder exists, so that a queue that is killed now knows the folder as its own.
-        queue.edit(lambda found: found.with_entry(mark))
-        if folder.path.is_dir():
-            try:
-                folder.make_directories()
-            except OSError as error:
-                raise not_writable_error(folder.path, error) from error
-            save_config(config, folder.config_file)
-        else:
-            create_run(config)
+        folder = prepared_folder(queue, entry, mark, check_config)
         resume, place = folder.events_file.exists(), ROOT if entry.hosts else None
         return cls(mark, folder, launch(folder, resume=resume, hosts=entry.hosts, cwd=place))
+
+    @property
+    def resources(self) -> Resources | None:
+        """What it takes."""
+        return self.entry.resources
 
     @property
     def is_preparing(self) -> bool:
@@ -135,10 +128,10 @@ class ActiveRun:
         if not self._stops:
             self.stop(signal.SIGINT)
 
-    @property
-    def needs_command(self) -> bool:
-        """Whether a stop can only be a command."""
-        return sys.platform == "win32" or self._process is None
+    def ask_again(self) -> None:
+        """Repeat a stop that can only be a command."""
+        if sys.platform == "win32" or self._process is None:
+            self.repeat_stop()
 
     def ended(self) -> Ended:
         """How it ended, once it is not alive."""
@@ -150,10 +143,33 @@ class ActiveRun:
         if has_finished and code == FINISHED:
             ending = ENDINGS.get(events.reason)
             return Ended(code, ending.title if ending else "Finished")
-        cause = _cause(self.folder, events if has_finished else EventSummary(), code)
+        cause = cause_of_end(self.folder, events if has_finished else EventSummary(), code)
         code = None if code == FINISHED else code  # the events were lost, so nobody knows whether there is a model
-        was_stopped = bool(self._stops) and (code is None or code < 0 or code in _OF_A_STOP)
+        was_stopped = bool(self._stops) and (code is None or code < 0 or code in OF_A_STOP)
         return Ended(code, cause, was_stopped)
+
+
+def prepared_folder(queue: RunQueue, entry: Entry, mark: Entry, check: Callable[[TrainConfig], object]) -> RunFolder:
+    """The folder of an entry's run, with the entry's config, which a `check` may refuse before the first start; `mark`
+    is recorded before it is made. Raises TandemError."""
+    config = queue.load(entry)
+    allow_code(config, trust=False, ask=None)
+    find_hosts(entry.hosts)
+    folder = queue.run_folder(entry)
+    if entry.started is None:
+        check_run_name_free(queue.runs_dir, entry.name)
+        check(config)
+    # Before the folder exists, so that a queue that is killed now knows the folder as its own.
+    queue.edit(lambda found: found.with_entry(mark))
+    if folder.path.is_dir():
+        try:
+            folder.make_directories()
+        except OSError as error:
+            raise not_writable_error(folder.path, error) from error
+        save_config(config, folder.config_file)
+    else:
+        RunFolder.create(config)
+    return folder
 
 
 def is_alive(folder: RunFolder) -> bool:
@@ -173,17 +189,19 @@ def resources_in_use(runs_dir: Path, own: set[str]) -> dict[str, Resources]:
 
 
 def _resources(folder: RunFolder) -> Resources:
+    copy = read_copy(folder)
+    place = copy.machine if copy is not None and copy.is_underway else ""
     try:
         data = read_json(folder.config_file)
     except (OSError, FileFault):
-        return Resources(None)
+        return Resources(None, place=place)
     data = data if isinstance(data, dict) else {}
     numbers = data.get("device_ids")
     devices = numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
-    return Resources(devices, hosts_of_former_run(folder) if data.get("num_nodes") != 1 else ())
+    return Resources(devices, hosts_of_former_run(folder) if data.get("num_nodes") != 1 else (), place)
 
 
-def _cause(folder: RunFolder, events: EventSummary, code: int | None) -> str:
+def cause_of_end(folder: RunFolder, events: EventSummary, code: int | None) -> str:
     """Why a run did not finish, in a line."""
     failure = read_start_failure(folder) or root_cause(folder)
     if failure is not None:

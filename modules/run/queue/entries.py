@@ -28,19 +28,34 @@ _Number = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class Resources(NamedTuple):
-    """What a run takes: GPU indices of this machine (None: all), and the names of the machines it starts over ssh."""
+    """What a run takes: GPU indices (None: all) of this machine or of the one named `place`, where it trains alone, and
+    the names of the machines that it starts over ssh."""
 
     devices: Sequence[int] | None
     hosts: Sequence[str] = ()
+    place: str = ""
+
+    def overlaps(self, taken: Resources) -> bool:
+        """Whether a run with these cannot be beside one that has taken those."""
+        if not set(self.hosts).isdisjoint(taken.hosts) or self.place in taken.hosts or taken.place in self.hosts:
+            return True
+        if self.place != taken.place:
+            return False
+        return self.devices is None or taken.devices is None or not set(self.devices).isdisjoint(taken.devices)
 
 
 class Entry(Record):
-    """One config in the queue; times are seconds since 1970. `devices` and `hosts` are as in `Resources`."""
+    """One config in the queue; times are seconds since 1970. `devices`, `hosts` and `place` are as in `Resources`.
+
+    `sends_token`: its run at the place gets the HF_TOKEN of whoever starts it.
+    """
 
     number: _Number
     name: Annotated[str, Field(max_length=200)]  # of the run, whose folder is beside the queue's
     devices: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=_MOST_DEVICES)] | None
     hosts: Annotated[list[str], Field(max_length=MOST_HOSTS)] = Field(default_factory=list)
+    place: str = ""
+    sends_token: bool = False
     state: State = "waiting"
     added: _Seconds
     started: _Seconds | None = None  # last; None: its run folder is not its own yet
@@ -62,6 +77,13 @@ class Entry(Record):
             raise ValueError("no valid name of a machine")
         return hosts
 
+    @field_validator("place")
+    @classmethod
+    def _is_name_of_a_host(cls, place: str) -> str:
+        if place and not NAME.fullmatch(place):
+            raise ValueError("no valid name of a machine")
+        return place
+
     @property
     def is_open(self) -> bool:
         """Whether it waits or runs."""
@@ -80,13 +102,13 @@ class Entry(Record):
     @property
     def resources(self) -> Resources:
         """What its run takes."""
-        return Resources(self.devices, self.hosts)
+        return Resources(self.devices, self.hosts, self.place)
 
-    def overlaps(self, taken: Resources) -> bool:
-        """Whether it cannot run beside a run that takes these."""
-        if not set(self.hosts).isdisjoint(taken.hosts):
-            return True
-        return self.devices is None or taken.devices is None or not set(self.devices).isdisjoint(taken.devices)
+    @property
+    def devices_text(self) -> str:
+        """What it takes, for people: "all", "0,1", "all + beta" with a machine that it starts, "beta: all" on one."""
+        devices = " + ".join(["all" if self.devices is None else ",".join(map(str, self.devices)), *self.hosts])
+        return f"{self.place}: {devices}" if self.place else devices
 
     def changed(self, **fields: object) -> Entry:
         """A copy with other values."""
@@ -152,6 +174,11 @@ class Queue(Record):
     def with_entry(self, changed: Entry) -> Queue:
         """A copy with another entry of the same number, or without change if it has gone."""
         return self.replaced([changed if entry.number == changed.number else entry for entry in self.entries])
+
+    def with_reason(self, number: int, reason: str) -> Queue:
+        """A copy in which an entry that still waits has this reason for it."""
+        found = next((entry for entry in self.waiting if entry.number == number), None)
+        return self if found is None else self.with_entry(found.changed(reason=reason))
 
     def replaced(self, entries: Sequence[Entry]) -> Queue:
         """A copy with these entries, of which the oldest that have ended are left out if they are many."""

@@ -31,6 +31,7 @@ from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
 from modules.run.queue.own_copy import on_devices, own_copy
+from modules.run.remote.sending import check_trains_alone
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
 _NOT_OURS: Final = (
@@ -125,19 +126,25 @@ class RunQueue:
         devices: Sequence[int] | None = None,
         *,
         hosts: Sequence[str] = (),
+        place: str = "",
+        sends_token: bool = False,
         first: bool = False,
     ) -> Entry:
         """Add a copy of the config, at the end or as the first that waits; its run gets a name that is free.
 
         `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Its run starts
-        `hosts` over ssh, as many of them as it has other machines. Raises ConfigError if this computer cannot run it,
-        or for a machine that is not in the list.
+        `hosts` over ssh, as many of them as it has other machines, or it trains on the machine `place`, alone. Raises
+        ConfigError if this computer cannot run it, or for a machine that is not in the list.
         """
         names = [host.name for host in find_hosts(hosts)][: config.num_nodes - 1]
         if config.run_name is not None:
             check_run_name(config.run_name)
         config = own_copy(config, self.runs_dir, devices, has_hosts=bool(names))
-        check_config(config)
+        if place:
+            find_hosts([place])
+            check_trains_alone(config)
+        else:
+            check_config(config)
         used = config.device_ids if devices is None else tuple(devices)
         added: list[Entry] = []
 
@@ -150,6 +157,8 @@ class RunQueue:
                 name=name,
                 devices=None if used is None else list(used),
                 hosts=names,
+                place=place,
+                sends_token=sends_token,
                 added=now(),
             )
             save_config(config.model_copy(update={"run_name": name}), self.config_file(entry.number))
@@ -159,6 +168,10 @@ class RunQueue:
 
         self.edit(change)
         return added[0]
+
+    def name_for(self, config: TrainConfig) -> str:
+        """The name that the run of this config would get now. Raises ConfigError."""
+        return self._free_name(config, self.read())
 
     def _free_name(self, config: TrainConfig, queue: Queue) -> str:
         taken = [entry.name for entry in queue.entries if entry.is_open]
@@ -197,7 +210,8 @@ class RunQueue:
             if entry.state != "waiting":
                 raise ConfigError(f"entry {entry.title} is {entry.state}; GPUs are chosen for one that waits")
             config = on_devices(self.load(entry), devices)
-            check_config(config)
+            if not entry.place:
+                check_config(config)
             save_config(config, self.config_file(number))
             return queue.with_entry(entry.changed(devices=None if devices is None else list(devices)))
 

@@ -17,6 +17,9 @@ from modules.run.folder.run_lock import file_lock
 from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
 from modules.run.queue.entries import Entry, Queue, Resources, now
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.place_run import PlaceRun
+from modules.run.queue.places import Places
+from modules.run.remote.run_copy import read_copy
 from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, signals_handled, termination_signals
 
 _POLL_S: Final = 0.3
@@ -52,7 +55,8 @@ class QueueRunner:
             with suppress(psutil.Error, ValueError):
                 self._window = psutil.Process(keep_waiting_for)
         self._stop_on_failure = stop_on_failure
-        self._active: dict[int, ActiveRun] = {}
+        self._active: dict[int, ActiveRun | PlaceRun] = {}
+        self._places = Places()
         self._has_failed = False
         self._signals: list[tuple[int, float]] = []
         self._signal = 0  # that ended the work, if one did
@@ -117,16 +121,27 @@ class QueueRunner:
         for entry in self._queue.read().entries:
             if entry.state != "running":
                 continue
-            if is_alive(self._queue.run_folder(entry)):
+            if entry.place:
+                self._adopt_there(entry)
+            elif is_alive(self._queue.run_folder(entry)):
                 self._echo(f"Entry {entry.title} is already training.")
                 self._active[entry.number] = ActiveRun(entry, self._queue.run_folder(entry))
-                continue
-            ended = ActiveRun(entry, self._queue.run_folder(entry)).ended()
-            if ended.exit_code is None:
-                self._echo(f"Entry {entry.title} was cut off; it will be continued from its last backup.")
-                self._record(entry, Ended(None, "", was_stopped=True))
             else:
-                self._record(entry, ended)
+                ended = ActiveRun(entry, self._queue.run_folder(entry)).ended()
+                if ended.exit_code is None:
+                    self._echo(f"Entry {entry.title} was cut off; it will be continued from its last backup.")
+                self._record(entry, ended if ended.exit_code is not None else Ended(None, "", was_stopped=True))
+
+    def _adopt_there(self, entry: Entry) -> None:
+        """One whose run there may have gone on, or have ended, while nothing here was on."""
+        folder = self._queue.run_folder(entry)
+        if (run := PlaceRun.taken_over(entry, folder)) is not None:
+            self._echo(f"Entry {entry.title} on {entry.place} is followed again.")
+            self._active[entry.number] = run
+        elif read_copy(folder) is None:  # cut off before it was sent
+            self._record(entry, Ended(None, "", was_stopped=True))
+        else:
+            self._record(entry, PlaceRun(entry, folder).ended())
 
     def _collect(self, queue: Queue) -> None:
         """Record the runs that have ended."""
@@ -135,14 +150,14 @@ class QueueRunner:
             if run.is_alive:
                 if entry.state == "removed":
                     run.stop_once()
-                if run.needs_command:
-                    run.repeat_stop()
+                run.ask_again()
                 continue
             del self._active[number]
             self._record(entry, run.ended())
 
     def _record(self, entry: Entry, ended: Ended) -> None:
         state = ended.state
+        self._places.forget(entry.place)
         if entry.state == "removed":
             self._echo(f"Entry {entry.title} has ended; it was removed.")
         elif ended.was_stopped:
@@ -159,7 +174,8 @@ class QueueRunner:
             if found.state == "removed":
                 return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now()))
             if ended.was_stopped:
-                return queue.with_entry(found.changed(state="waiting", reason=_CONTINUES)).moved(entry.number, 0)
+                waits = found.changed(state="waiting", reason=ended.reason if ended.is_left else _CONTINUES)
+                return queue.with_entry(waits).moved(entry.number, 0)
             return queue.with_entry(
                 found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason)
             )
@@ -172,29 +188,54 @@ class QueueRunner:
         if not waiting:
             self._say("Waiting for new entries." if self._waits_for_entries and not self._active else "")
             return
-        used = [run.entry.resources for run in self._active.values()]
-        if any(not any(entry.overlaps(each) for each in used) for entry in waiting):
+        used = [taken for run in self._active.values() if (taken := run.resources) is not None]
+        if any(not any(entry.resources.overlaps(each) for each in used) for entry in waiting):
             self._look_at_others()
         for entry in waiting:
-            in_the_way = next((name for name, taken in self._others.items() if entry.overlaps(taken)), "")
+            wanted = entry.resources
+            in_the_way = next((name for name, taken in self._others.items() if wanted.overlaps(taken)), "")
             if in_the_way and not self._active:
-                what = "machines" if entry.hosts else "devices"
+                what = "machines" if entry.hosts or entry.place else "devices"
                 self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same {what}.")
-            if not in_the_way and not any(entry.overlaps(each) for each in used) and not self._waits_for_cache(entry):
+            is_free = not in_the_way and not any(wanted.overlaps(each) for each in used)
+            if is_free and not self._waits_for_cache(entry) and self._may_start_there(entry):
                 self._start(entry)
-            used.append(entry.resources)
+            used.append(wanted)
 
     def _waits_for_cache(self, entry: Entry) -> bool:
         """Whether another run may be writing to the entry's cache_dir; it uses what that one has encoded."""
         preparing = [run for run in self._active.values() if run.is_preparing]
         try:
             folder = self._queue.load(entry).cache_dir if preparing else ""
-            first = next((run for run in preparing if self._queue.load(run.entry).cache_dir == folder), None)
+            first = next((run for run in preparing if self._share_cache(entry, run.entry, folder)), None)
         except ConfigError:
             return False  # the start says why
         if first is not None:
-            self._say(f"Entry {entry.title} starts once {first.entry.name} has cached its images in {folder}.")
+            where = f"on {entry.place}" if entry.place else f"in {folder}"
+            self._say(f"Entry {entry.title} starts once {first.entry.name} has cached its images {where}.")
         return first is not None
+
+    def _share_cache(self, entry: Entry, other: Entry, folder: str) -> bool:
+        """Whether both write to the same cache: that of their place, or this `folder` here."""
+        return entry.place == other.place and (bool(entry.place) or self._queue.load(other).cache_dir == folder)
+
+    def _may_start_there(self, entry: Entry) -> bool:
+        """Whether nothing is in its way on its machine, if it has one. Why it waits for it is kept as its reason."""
+        if not entry.place:
+            return True
+        copy = read_copy(self._queue.run_folder(entry)) if entry.started is not None else None
+        if copy is not None and (copy.may_run or copy.stage == "pulling"):
+            return True  # it is there already, and only has to be followed
+        own = {run.entry.name for run in self._active.values() if run.entry.place == entry.place}
+        try:
+            why = self._places.why_not(entry, own)
+        except TandemError as error:
+            self._record(entry, Ended(error.exit_code, str(error)))
+            return False
+        if why and (reason := f"{why[0].upper()}{why[1:]}") != entry.reason:
+            self._echo(f"Entry {entry.title} waits, because {why}.")
+            self._queue.edit(lambda queue: queue.with_reason(entry.number, reason))
+        return why == ""
 
     def _look_at_others(self) -> None:
         if time.monotonic() >= self._others_until:
@@ -207,13 +248,14 @@ class QueueRunner:
     def _start(self, entry: Entry) -> None:
         mark = entry.changed(state="running", started=now(), ended=None, exit_code=None, reason="")
         try:
-            run = ActiveRun.start(self._queue, entry, mark)
+            run = (PlaceRun if entry.place else ActiveRun).start(self._queue, entry, mark)
         except TandemError as error:
             self._record(entry, Ended(error.exit_code, str(error)))
             return
         self._active[entry.number] = run
         where = "" if entry.devices is None else f" on device {', '.join(map(str, entry.devices))}"
         where += f" with {' and '.join(entry.hosts)}" if entry.hosts else ""
+        where += f" on {entry.place}" if entry.place else ""
         verb = "continues" if entry.started else "starts"
         self._said = ""
         self._echo(f"Entry {entry.title} {verb}{where}. Run folder: {run.folder.path}")

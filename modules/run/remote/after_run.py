@@ -19,6 +19,7 @@ from modules.run.format_duration import in_words
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import read_hosts
 from modules.run.hosts.ssh_command import HostError, Unreachable
+from modules.run.queue.folder import RunQueue
 from modules.run.remote.copy_folders import copies_of, folders_fault
 from modules.run.remote.kept_commands import (
     KeptCommand,
@@ -55,6 +56,8 @@ def run_command_after(folder: RunFolder, host: Host, backups: str, echo: Echo) -
         raise HostError(f"{name} was not run: not all of its results are here", "Follow it to its end, and pull")
     if kept.idle_minutes:
         let_wait(copy.id, 60 * kept.idle_minutes)
+    elif held := _next_of_queue(folder.path.parent, host.name, but=folder.name):
+        echo(f"{name} has not run yet: {held}, and it runs after that one.")
     elif held := _going_on(folder.path.parent, host, echo, own=folder):
         raise HostError(f"{name} was not run: {held}", "Pull this again once that is over")
     elif take_command(copy.id):  # whatever comes of it: it may have done its work and fail after that
@@ -130,7 +133,7 @@ def _going_on(runs_dir: Path, host: Host, echo: Echo, own: RunFolder | None = No
     This program is at work in its `own` copy, if any: it has just read there, and is not to wait for a connection of
     its own that was cut and has not noticed it there.
     """
-    if fault := folders_fault():
+    if fault := folders_fault() or _next_of_queue(runs_dir, host.name, but="" if own is None else own.name):
         return fault
     for folder in copies_of(host.name, runs_dirs=[runs_dir]):
         copy = read_copy(folder)
@@ -140,6 +143,16 @@ def _going_on(runs_dir: Path, host: Host, echo: Echo, own: RunFolder | None = No
         if not is_own and find_launcher(folder) is not None:
             return f"a program is at work in {folder.path}"
     return activity_there(host, echo, also_reading=own is None)
+
+
+def _next_of_queue(runs_dir: Path, machine: str, *, but: str = "") -> str:
+    """Which entry of the queue that is at work on a runs folder is to run on a machine, as the end of a sentence; ""
+    if none is. `but` is the name of a run that is not meant. Raises ConfigError."""
+    queue = RunQueue(runs_dir)
+    if not queue.has_runner():
+        return ""
+    wanted = (each for each in queue.read().entries if each.is_open and each.place == machine and each.name != but)
+    return next((f"entry {entry.title} of the queue is to run on {machine}" for entry in wanted), "")
 
 
 def _run(kept: KeptCommand, name: str) -> None:

@@ -6,6 +6,7 @@ copy's folder, goes on where an earlier one has ended, and needs no window.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ from modules.run.folder.run_folder import RunFolder, check_run_name_free
 from modules.run.format_progress import format_bytes
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.ssh_command import Unreachable
 from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
 from modules.run.remote.after_run import run_command_after, run_when_idle
@@ -34,7 +36,7 @@ from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import RESUMES
 from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
-from modules.run.remote.link import Echo, Link, with_reconnects
+from modules.run.remote.link import Echo, Link, LinkLost, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import (
@@ -52,6 +54,7 @@ from modules.run.slurm.options import request_of_words
 from modules.run.slurm.script import plan_jobs
 
 _TOLD_EVERY_S: Final = 0.5
+_CONNECTS_EVERY_S: Final = 30.0  # of a run that a queue has started
 ADD: Final = "scripts/remote.py add NAME USER@ADDRESS"
 
 
@@ -64,7 +67,7 @@ def send_data(
     once more. `share` gets how much is there, 0 to 1. Raises TandemError, also if the run could not be started there,
     OSError.
     """
-    uploads = _startable_uploads(config, host, run, echo)
+    uploads = startable_uploads(config, host, run, echo)
     if off := call_off(host.name):
         echo(off)
     push = _push_of(uploads, echo, share)
@@ -72,8 +75,11 @@ def send_data(
     return push
 
 
-def _startable_uploads(config: TrainConfig, host: Host, run: str, echo: Echo) -> dict[str, list[Upload]]:
-    """As `data_uploads`, of a run that could be started there. Raises TandemError."""
+def startable_uploads(config: TrainConfig, host: Host, run: str, echo: Echo) -> dict[str, list[Upload]]:
+    """As `data_uploads`, of a run that could be started there, under the name `run` if it has one.
+
+    Raises TandemError.
+    """
     check_trains_alone(config)
     uploads = data_uploads(config, own_settings(host))
     for path, files in uploads.items():
@@ -108,19 +114,13 @@ def check_there(
     Models and family files are sent first, as it reads them; images are not: if some are missing there, it is told
     without them. Raises TandemError, also if the run could not be started there, OSError.
     """
-    uploads = _startable_uploads(config, host, config.run_name or "", echo)
-    others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
-    images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
-    push = _push_of(others, echo)
+    needed = NeededThere(config, host, config.run_name or "", echo)
 
     def check(link: Link) -> int:
-        push.send(link)
-        missing = list(images.needed(link))
-        if missing:
-            echo(f"Not on {host.name} yet: {_amount(missing)} of images and captions, so it is checked without them.")
+        missing = needed.send(link)
         echo(f"{host.name} says:")
         home = link.ask(Hello, "hello").home
-        arguments = {**flags, "trust_code": _is_trusted(config), "remote_check": "no_data" if missing else "all"}
+        arguments = {**flags, "trust_code": is_trusted(config), "remote_check": "no_data" if missing else "all"}
         link.tell(
             "dry_run",
             config=config_there(config, host, home, config.run_name),
@@ -134,7 +134,29 @@ def check_there(
     return with_reconnects(host, echo, check)
 
 
-def _is_trusted(config: TrainConfig) -> bool:
+class NeededThere:
+    """What a config needs there to be looked at without a run: models and family files, but no images.
+
+    Raises TandemError, also if the run could not be started there; OSError.
+    """
+
+    def __init__(self, config: TrainConfig, host: Host, run: str, echo: Echo) -> None:
+        uploads = startable_uploads(config, host, run, echo)
+        others = data_uploads(config.model_copy(update={"concepts": []}), own_settings(host))
+        self._images = _push_of({path: files for path, files in uploads.items() if path not in others}, echo)
+        self._push, self._host, self._echo = _push_of(others, echo), host, echo
+
+    def send(self, link: Link) -> bool:
+        """Send what is missing there; returns whether images are missing, which is said."""
+        self._push.send(link)
+        missing = list(self._images.needed(link))
+        if missing:
+            what = f"{_amount(missing)} of images and captions"
+            self._echo(f"Not on {self._host.name} yet: {what}, so it is checked without them.")
+        return bool(missing)
+
+
+def is_trusted(config: TrainConfig) -> bool:
     """Whether the machine must run code of a file that was allowed here."""
     return config.family.endswith(".py") or bool(foreign_classes(config))
 
@@ -148,12 +170,15 @@ def start_there(
     token: str,
     push: Push,
     echo: Echo,
+    *,
     given: Sequence[str] = (),
+    needs_backup: bool = True,
 ) -> None:
     """Start the run of this folder; asked again with the same `start_id`, it is the same one. On a cluster Slurm is to
     start it, with the options of the machine and those `given` besides.
 
-    What of the `push` somebody has removed there meanwhile is sent again. Raises TandemError.
+    What of the `push` somebody has removed there meanwhile is sent again. A resumed one that has no backup there begins
+    again if it needs none. Raises TandemError.
     """
 
     def begin(link: Link) -> None:
@@ -166,11 +191,12 @@ def start_there(
             machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
-            arguments=to_arguments({**flags, "trust_code": _is_trusted(config)}),
+            arguments=to_arguments({**flags, "trust_code": is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
             slurm=host.slurm,
             given=list(given),
+            needs_backup=needs_backup,
         )
         for line in begun.said:
             echo(printable(line, 1000))
@@ -282,8 +308,7 @@ class _Attendant:
     def go(self) -> None:
         self._tell(attended=True, said="", fault="")
         if self._copy.stage == "sending":
-            has_started = bool(self._copy.id) and is_started(self._folder, self._host, self._copy.id, self._say)
-            if not has_started and not self._send():
+            if not self._has_been_sent():
                 return
             self._tell(stage="running", resumes=False, said="", done=None)
             if off := call_off(self._copy.machine):
@@ -291,13 +316,13 @@ class _Attendant:
         if self._copy.stage == "running":
             follower = Follower(self._folder, lambda _: None, self._host.python or DEFAULT_PYTHON, self._tell_job)
 
-            def follow(link: Link) -> None:
+            def follow(link: Link) -> int | None:
                 self._tell(said="")
-                follower.follow(link)
+                return follower.follow(link)
 
-            with_reconnects(self._host, self._say, follow, is_patient=True)
+            code = with_reconnects(self._host, self._say, follow, is_patient=True)
             self._echo(f"It has ended after {time_and_cost(follower.seconds, self._host)}.")
-            self._tell(stage="pulling", said="", job="", done=None)
+            self._tell(stage="pulling", said="", job="", done=None, code=code)
         if self._copy.stage == "pulling":
 
             def bring(link: Link) -> None:
@@ -306,6 +331,18 @@ class _Attendant:
             with_reconnects(self._host, self._say, bring, is_patient=True)
             self._tell(stage="complete", said="", done=None)
             run_command_after(self._folder, self._host, "latest", self._echo)
+
+    def _has_been_sent(self) -> bool:
+        """Whether it was started, now or before, and not stopped before that; one of a queue waits for a connection."""
+        while True:
+            try:
+                is_there = bool(self._copy.id) and is_started(self._folder, self._host, self._copy.id, self._say)
+                return is_there or self._send()
+            except (Unreachable, LinkLost) as error:
+                if not self._copy.queued:
+                    raise
+                self._say(f"{error.message}. Trying again until there is a connection.")
+            time.sleep(_CONNECTS_EVERY_S)
 
     def _send(self) -> bool:
         """Whether it was started, and not stopped before."""
@@ -322,8 +359,13 @@ class _Attendant:
         self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
         token = os.environ.get("HF_TOKEN", "") if self._copy.sends_token else ""
         keep_command(self._copy.id, self._host)
-        limit = limit_of(config, self._host)
-        start_there(self._folder, config, self._host, self._copy.id, limit, token, push, self._say)
+        flags = limit_of(config, self._host)
+        if self._copy.queued and resumes and "device_ids" not in own_settings(self._host):
+            flags |= {"set": [f"device_ids={json.dumps(config.device_ids)}"]}  # which may be chosen while it waits
+        needs_backup = not self._copy.queued
+        start_there(
+            *(self._folder, config, self._host, self._copy.id, flags, token, push, self._say), needs_backup=needs_backup
+        )
         return True
 
     def _say(self, line: str) -> None:

@@ -14,6 +14,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import stat
 import struct
 import subprocess
@@ -54,6 +55,7 @@ _LOCKS = ("push.lock", "setup.lock", "use.lock")  # use.lock: what is here is co
 _WITH_THE_FOLDER = (*_LOCKS, "push.again", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
+_ENDS_WITHIN_S = 60.0  # a preflight that is asked to, with what it has started
 _STILL_THERE_S = 1.0  # after which the other side may say something, too
 _RESULTS = ("model", "best", "saves")
 _ENDS_A_RUN = """import pathlib, sys
@@ -446,6 +448,60 @@ class FarSide:
         finally:
             _remove(config)
 
+    def do_preflight(self, asked: dict[str, Any], _data: bytes) -> None:
+        """Run preflight.py, with a config or without, and tell its lines, its report (JSON) whenever it has changed,
+        and its exit code. It ends with this connection, or at any request."""
+        os.makedirs(self._at("partial"), exist_ok=True)
+        config, report = (self._at("partial", f"preflight-{os.getpid()}{end}.json") for end in ("", "-report"))
+        argv = [self._python(asked["python"]), "scripts/preflight.py", "--stop_from_stdin", "--json", report]
+        try:
+            if asked["config"]:
+                _write(config, asked["config"])
+                argv += ["--config", config]
+            process = subprocess.Popen(
+                [*argv, *asked["arguments"]],
+                stdin=subprocess.PIPE,  # of which the end stops it, also if this program is killed
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=self._at("code"),
+                env={**os.environ, **self._variables()},
+                start_new_session=True,
+            )
+            try:
+                self._tell_of_preflight(process, report)
+            finally:
+                _end(process)
+        finally:
+            _remove(config)
+            _remove(report)
+
+    def _tell_of_preflight(self, process: subprocess.Popen[bytes], report: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        output, pending, seen, told = process.stdout.fileno(), b"", b"", time.monotonic()
+        while True:
+            ready = select.select([output, self._source.fileno()], [], [], _POLL_S)[0]
+            if self._source.fileno() in ready:
+                if receive(self._source) is None:
+                    raise Broken("the other side has gone")
+                process.stdin.close()  # any request asks it to stop; its last lines and its exit code follow
+            data = os.read(output, PIECE) if output in ready else None
+            *lines, pending = (pending + (data or b"")).split(b"\n")
+            for line in [*lines, *([pending] if pending and data == b"" else [])]:
+                self._answer(line[:PIECE], line=True)
+                told = time.monotonic()
+            pending = pending[-PIECE:]
+            found = _read_bytes(report, MOST_DATA)
+            if found and found != seen:
+                self._answer(found, report=True)
+                seen, told = found, time.monotonic()
+            if data == b"":
+                self._answer(code=process.wait())
+                return
+            if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
+                self._answer(still=True)
+                told = time.monotonic()
+
     def _taken(self, asked: dict[str, Any], *, is_active: bool) -> Refused:
         name, machine = asked["run"], asked["machine"]
         what = f"the run {name} is active there" if is_active else f"a run {name} is there already"
@@ -491,7 +547,8 @@ class FarSide:
 
     def _require_backup(self, asked: dict[str, Any]) -> None:
         folder = self._run_folder(asked)
-        if not any(_PLAIN.fullmatch(each) for each in _listed(os.path.join(folder, "backup"))):
+        backups = [each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each)]
+        if asked["needs_backup"] and not backups:
             raise Refused(f"the run {asked['run']} has no backup there to be resumed from")
 
     def _has_begun(self, name: str, start_id: str = "") -> bool:
@@ -645,11 +702,23 @@ class FarSide:
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
 
     def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
-        """What goes on here: the active runs, and whether files are being sent, compared or read, or an environment is
-        installed."""
+        """What goes on here: the active runs with the GPUs that they take, and whether files are being sent, compared
+        or read, or an environment is installed."""
         sends, installs = (self._is_held(self._at(each)) for each in ("push.lock", "setup.lock"))
         reads = self._is_held(self._at("use.lock"), alone=False)
-        self._answer(runs=self._active()[:100], sends=sends, installs=installs, reads=reads)
+        runs = self._active()[:100]
+        devices = [self._devices_of(name) for name in runs]
+        self._answer(runs=runs, devices=devices, sends=sends, installs=installs, reads=reads)
+
+    def _devices_of(self, name: str) -> list[int] | None:
+        """The indices of the GPUs that a run takes; None for all, or if it does not say."""
+        try:
+            with open(self._at("runs", name, "config.json")) as file:
+                devices = json.load(file)["device_ids"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        is_list = isinstance(devices, list) and len(devices) <= 64
+        return devices if is_list and all(type(each) is int and each >= 0 for each in devices) else None
 
     def do_command(self, asked: dict[str, Any], _data: bytes) -> None:
         """Ask an active run for something, as a file in its commands/ does, or end it at once."""
@@ -896,6 +965,29 @@ def _bytes_in(path: str) -> int:
             except OSError:
                 continue
     return total
+
+
+def _read_bytes(path: str, most: int) -> bytes:
+    """All of a file of at most so many bytes; b"" of a longer one, and without one."""
+    try:
+        with open(path, "rb") as file:
+            found = file.read(most + 1)
+    except OSError:
+        return b""
+    return found if len(found) <= most else b""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a preflight whose standard input has ended has ended its processes; a hanging one is killed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.close()
+    try:
+        process.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def main(folder: str) -> None:

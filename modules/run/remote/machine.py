@@ -61,11 +61,21 @@ def time_and_cost(seconds: int, host: Host) -> str:
     return f"{hours:.1f} h" + (f", {hours * host.price:.2f} at {host.price:g} an hour" if host.price else "")
 
 
-class _Activity(Record):
+class Activity(Record):
+    """What goes on there, of whichever computer: the active runs, also those that hang, with the indices of their GPUs
+    (None: all); whether data is sent, Tandem is set up, or what is there is read."""
+
     runs: Annotated[list[_Text], Field(max_length=100)]
+    devices: Annotated[list[list[Annotated[int, Field(ge=0)]] | None], Field(max_length=100)]
     sends: bool
     installs: bool
     reads: bool
+
+    def transfer(self, machine: str) -> str:
+        """That data is sent there or it is set up, as the end of a sentence; "" if neither."""
+        if self.sends:
+            return f"data is being sent to {machine}"
+        return f"{machine} is being set up" if self.installs else ""
 
 
 class _Left(Record):
@@ -93,22 +103,25 @@ def runs_there(host: Host, echo: Echo) -> RunsThere:
 
 
 def activity_there(host: Host, echo: Echo, *, also_reading: bool = True) -> str:
-    """What goes on there, as the end of a sentence, "" if nothing: a run that is active, even if it hangs, a transfer,
-    or a set-up, of whichever computer. Raises ConfigError, HostError."""
+    """What goes on there, as the end of a sentence, "" if nothing. Raises ConfigError, HostError."""
+    found = with_reconnects(host, echo, activity)
+    if found.runs:
+        return run_is_active(found.runs[0], host.name)
+    if at_work := found.transfer(host.name):
+        return at_work
+    return f"what is on {host.name} is being read" if found.reads and also_reading else ""
 
-    def look(link: Link) -> str:
-        if not link.ask(Hello, "hello").is_ours:  # all was removed
-            return ""
-        found = link.ask(_Activity, "activity")
-        if found.runs:
-            return f"the run {printable(found.runs[0], 100)} is active on {host.name}"
-        if found.sends:
-            return f"data is being sent to {host.name}"
-        if found.installs:
-            return f"{host.name} is being set up"
-        return f"what is on {host.name} is being read" if found.reads and also_reading else ""
 
-    return with_reconnects(host, echo, look)
+def activity(link: Link) -> Activity:
+    """What goes on at the other side. Raises HostError."""
+    if not link.ask(Hello, "hello").is_ours:  # all was removed
+        return Activity(runs=[], devices=[], sends=False, installs=False, reads=False)
+    return link.ask(Activity, "activity")
+
+
+def run_is_active(run: str, machine: str) -> str:
+    """The end of a sentence."""
+    return f"the run {printable(run, 100)} is active on {machine}"
 
 
 def described(host: Host) -> tuple[Description, Description]:

@@ -68,7 +68,8 @@ class Copy(Record):
 
     `said` is what is under way, or why it has to wait, `done` its share, from 0 to 1; `fault` is why it was given up.
     `job` says of its Slurm job that it waits.
-    `resumes`: what is under way resumes the run there.
+    `resumes`: what is under way resumes the run there. `code` is its exit code, if it has ended and left one.
+    `queued`: a queue has started it, so that it waits for a connection rather than be given up.
     `attended`: a program of the window's goes through all stages, and the window goes on with it when it opens. `id` is
     that of its start there, once asked for.
     """
@@ -78,6 +79,8 @@ class Copy(Record):
     attended: bool = False
     sends_token: bool = False
     resumes: bool = False
+    queued: bool = False
+    code: Annotated[int, Field(ge=0, le=255)] | None = None
     id: str = ""
     said: str = ""
     job: str = ""

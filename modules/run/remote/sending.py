@@ -22,6 +22,7 @@ from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA
 from modules.facts import FILE_INDEX
 from modules.files import Record, is_shard, open_regular, printable, weight_map
 from modules.files.shard_paths import SHARD_OF_CACHE
+from modules.files.videos import VIDEO_SUFFIXES
 from modules.run.format_progress import BYTES, format_bytes, format_progress
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
@@ -181,7 +182,8 @@ def _files_of(config: TrainConfig, name: str, path: str) -> Iterator[Path]:
         yield from (code.path for code in read_with_imports(file))
     elif name.startswith("concepts."):
         concept: Concept = config.concepts[int(name.split(".")[1])]
-        names = list(data_listing(concept.model_copy(update={"path": path})))
+        with_videos = config.clip_step is not None
+        names = list(data_listing(concept.model_copy(update={"path": path}), with_videos=with_videos))
         kept = _read_names(concept, path, names, with_texts=name.endswith(".path"))
         yield from (file / each for each in kept) if file.is_dir() else [file]
     elif file.is_dir():
@@ -196,7 +198,7 @@ def _read_names(concept: Concept, root: str, names: Iterable[str], *, with_texts
     """Of the files in a folder of images those that a run reads: images, shards of them, and the texts of its caption
     source."""
     bases = {name: os.path.basename(name).lower() for name in names}
-    images = {name for name, base in bases.items() if os.path.splitext(base)[1] in IMAGE_SUFFIXES}
+    images = {name for name, base in bases.items() if os.path.splitext(base)[1] in IMAGE_SUFFIXES | VIDEO_SUFFIXES}
     unpacked = {os.path.dirname(name) for name in images if not name.endswith(concept.mask_suffix)}
     stems = {part for name in images for part in (bases[name], os.path.splitext(bases[name])[0])}
     for name, base in bases.items():

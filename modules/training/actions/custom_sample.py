@@ -11,13 +11,14 @@ from PIL import Image
 
 from modules.config import ConfigError
 from modules.families._family import SampleRequest
+from modules.files.videos import Clip
 from modules.run.folder.custom_sample import decode_sample
 from modules.training.actions.action import Action, ActionContext
 from modules.training.actions.sample import generate_one, is_sharded, write_sample
 from modules.training.state.sample_requests import sample_requests
 
 
-def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Image], None, None]:
+def _compute(context: ActionContext) -> Generator[tuple[SampleRequest, Image.Image | Clip], None, None]:
     """The image of each request; a warning for one that is wrong or runs out of memory."""
     for text in _requested(context):
         request, fault = _request_or_fault(context, text)
@@ -62,7 +63,7 @@ def _request(context: ActionContext, text: str) -> SampleRequest:
     return request
 
 
-def _write(context: ActionContext, result: tuple[SampleRequest, Image.Image]) -> None:
+def _write(context: ActionContext, result: tuple[SampleRequest, Image.Image | Clip]) -> None:
     """step-NNNNNN-custom-K.png."""
     request, image = result
     file = _free_file(context.components.folder.samples_dir, context.position.step)

@@ -15,8 +15,9 @@ from PIL import Image
 
 from modules.config import ConfigError
 from modules.families._family import SampleRequest
+from modules.files.videos import Clip
 from modules.machine import hostname
-from modules.monitoring import make_grid, save_image
+from modules.monitoring import make_grid, save_image, save_sample
 from modules.training.actions.action import (
     Action,
     ActionContext,
@@ -27,17 +28,17 @@ from modules.training.actions.action import (
 )
 from modules.training.step.memory_guard import is_out_of_memory, release_memory
 
-Generated: TypeAlias = Image.Image | str  # or why there is no image
+Generated: TypeAlias = Image.Image | Clip | str  # or why there is no image
 _CAUSE_CHARACTERS = 240  # of torch's sentences, which say how much memory was asked for and how much there is
 
 
 @dataclass(frozen=True)
 class SampleImage:
-    """One generated image."""
+    """One generated image or clip."""
 
     number: int
     request: SampleRequest
-    image: Image.Image
+    image: Image.Image | Clip
 
 
 def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage], None, None]:
@@ -61,22 +62,26 @@ def _compute(context: ActionContext) -> Generator[SampleImage | list[SampleImage
 
 
 def _write(context: ActionContext, result: SampleImage | list[SampleImage]) -> None:
-    """step-NNNNNN-K.png for each image and step-NNNNNN-grid.png for all of them."""
+    """step-NNNNNN-K.png for each image, and .mp4 of a clip, and step-NNNNNN-grid.png for all of them."""
     step, folder = context.position.step, context.components.folder.samples_dir
     if isinstance(result, SampleImage):
         write_sample(context, result.image, result.request, folder / f"step-{step:06d}-{result.number:02d}.png")
     else:
         file = folder / f"step-{step:06d}-grid.png"
-        grid = make_grid([(sample.image, sample.request.prompt) for sample in result])
+        grid = make_grid([(_poster(sample.image), sample.request.prompt) for sample in result])
         save_image(grid, file, {"prompt": "all samples", "step": step})
         context.report.note(f"Step {step}: {len(result)} sample{'s' * (len(result) > 1)} in {file}.")
 
 
-def write_sample(context: ActionContext, image: Image.Image, request: SampleRequest, file: Path) -> None:
-    """Write an image with its settings and report it. Raises OSError."""
+def _poster(image: Image.Image | Clip) -> Image.Image:
+    return image if isinstance(image, Image.Image) else image.frames[0]
+
+
+def write_sample(context: ActionContext, image: Image.Image | Clip, request: SampleRequest, file: Path) -> None:
+    """Write an image or a clip with its settings and report it. Raises OSError."""
     step = context.position.step
     settings = {**request.settings(), **context.components.family.sample_metadata(), "step": step}
-    save_image(image, file, settings)
+    save_sample(image, file, settings)
     context.report.sample(file, request.prompt, step)
 
 
@@ -165,9 +170,17 @@ def _generate_shared(context: ActionContext, requests: Sequence[SampleRequest]) 
 
 
 def _pack(images: Sequence[Generated]) -> bytes:
-    """A line of JSON with mode and size of each image, or why there is none, then the pixels."""
-    header = json.dumps([image if isinstance(image, str) else (image.mode, image.size) for image in images])
-    return b"\n".join([header.encode(), b"".join(image.tobytes() for image in images if not isinstance(image, str))])
+    """A line of JSON with mode and size of each image, and count and rate of a clip's frames, or why there is none;
+    then the pixels."""
+    header, pixels = list[object](), list[bytes]()
+    for image in images:
+        if isinstance(image, str):
+            header.append(image)
+            continue
+        frames, fps = ((image,), 0.0) if isinstance(image, Image.Image) else (image.frames, image.fps)
+        header.append((frames[0].mode, frames[0].size, len(frames), fps))
+        pixels += [frame.tobytes() for frame in frames]
+    return b"\n".join([json.dumps(header).encode(), b"".join(pixels)])
 
 
 def _unpack(data: bytes) -> list[Generated]:
@@ -178,10 +191,12 @@ def _unpack(data: bytes) -> list[Generated]:
         if isinstance(entry, str):
             images.append(entry)
             continue
-        mode, (width, height) = entry
+        mode, (width, height), count, fps = entry
         length = width * height * len(Image.new(mode, (1, 1)).tobytes())
-        images.append(Image.frombytes(mode, (width, height), pixels[start : start + length]))
-        start += length
+        starts = range(start, start + count * length, length)
+        frames = [Image.frombytes(mode, (width, height), pixels[each : each + length]) for each in starts]
+        images.append(Clip(tuple(frames), fps) if fps else frames[0])
+        start += count * length
     return images
 
 

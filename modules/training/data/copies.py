@@ -13,6 +13,7 @@ from modules.data.remote.copy import Copy, Unreachable
 from modules.distributed import RankGroup
 from modules.files import printable
 from modules.files.addresses import VARIABLE, copies_folder, copy_place, is_address
+from modules.files.videos import VIDEO_SUFFIXES
 from modules.monitoring import Report
 from modules.run.folder.run_lock import file_lock
 from modules.run.format_progress import BYTES, format_bytes
@@ -28,7 +29,7 @@ def copies(config: TrainConfig) -> list[Copy]:
     for concept in config.concepts:
         if concept.enabled and is_address(concept.path):
             _, extensions = found.setdefault(copy_place(concept.path), (concept.path, set()))
-            extensions.update(concept.caption_extensions)
+            extensions.update(concept.caption_extensions, VIDEO_SUFFIXES if config.clip_step is not None else ())
     return [Copy(address, extensions) for address, extensions in found.values()]
 
 

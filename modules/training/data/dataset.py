@@ -401,7 +401,8 @@ def _fill_cache(
             if len(part):
                 on_progress(0, len(part))  # reported before the first image, which may fail
             encode = partial(encode_for_cache, config, family)
-            cache.encode(part, encode, ranks.rank, on_progress, report.warning)
+            here = -(-ranks.world_size // ranks.machines) if config.distributed_data_loading else 1
+            cache.encode(part, encode, ranks.rank, on_progress, report.warning, here)
 
     def is_missing() -> bool:
         return bool(len(batches[0]) or captions)

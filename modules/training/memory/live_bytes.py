@@ -57,16 +57,17 @@ class LiveBytes(TorchDispatchMode):
 def encoding_activations(kind: type[Family], config: TrainConfig) -> dict[str, int]:
     """The name of its row in the memory table, and bytes; empty if it is not known or nothing is cached.
 
-    Of one image, because more are encoded at once only if they fit. Text encoders work before and after it, and take
-    less. Raises ConfigError as set-up does.
+    Of one image or clip, because more are encoded at once only if they fit. Text encoders work before and after it, and
+    take less. Raises ConfigError as set-up does.
     """
-    side = config.largest_resolution
+    side, frames = config.largest_resolution, () if config.clip_step is None else (config.frames,)
     with FakeTensorMode(allow_non_fake_inputs=True):
         encode = kind.meta_encoder(config) if config.cache_latents else None
         if encode is None:
             return {}
-        pixels = torch.zeros(1, 3, side, side)
+        pixels = torch.zeros(1, 3, *frames, side, side)
         with LiveBytes() as live:
             encode(pixels)
     in_fp64 = 2 if config.precision == "fp64" else 1
-    return {f"activations of the autoencoder for {side} x {side} pixels": live.peak * in_fp64}
+    of_clip = f", {frames[0]} frames" if frames else ""
+    return {f"activations of the autoencoder for {side} x {side} pixels{of_clip}": live.peak * in_fp64}

@@ -101,10 +101,10 @@ def buckets_of(data: Dataset, rows: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def pixels_of_buckets(data: Dataset) -> NDArray[np.int64]:
-    """int64 [buckets]: pixels of an image; 1 for samples that are no images, which all count as equally large."""
+    """int64 [buckets]: pixels of an image or clip; 1 for other samples, which all count as equally large."""
     if data.index is None:
         return np.ones(1, dtype=np.int64)
-    return np.array([bucket.height * bucket.width for bucket in data.index.buckets], dtype=np.int64)
+    return np.array([bucket.pixels for bucket in data.index.buckets], dtype=np.int64)
 
 
 def _largest_micro_batch(components: Components, most: int) -> tuple[MicroBatch, str]:

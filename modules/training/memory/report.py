@@ -17,6 +17,7 @@ from modules.families._family import Family
 from modules.machine import visible_gpus
 from modules.machine.host import usable_memory_mib
 from modules.run.format_memory import format_memory
+from modules.run.hosts.hardware import Hardware
 from modules.run.suggestions import BatchMemory
 from modules.training.memory.advice import RESERVED, memory_problem, settings_that_fit
 from modules.training.memory.table import GIB, MemoryTable, memory_table
@@ -29,27 +30,34 @@ _OF_CARD: Final = re.compile(r"\w+_(\d+)gb")  # the name of a preset that ships 
 _SAME: Final = ("family", "base_model", "method")
 
 
-def memory_report(config: TrainConfig, world_size: int = 1) -> tuple[MemoryTable | None, list[str]]:
+def memory_report(
+    config: TrainConfig, world_size: int = 1, machine: Hardware | None = None
+) -> tuple[MemoryTable | None, list[str]]:
     """The table of a config that can be started, and sentences if its device has less; reads no weights.
 
-    Without a GPU here the memory of this machine counts. Raises ConfigError as set-up does.
+    Without a GPU the memory of the `machine` counts, by default this one; of one whose devices are not known there are
+    no sentences. Raises ConfigError as set-up does.
     """
     kind = family_class(config.family)
     table = memory_table(kind, config, world_size)
     if table is None:
         return None, []
-    capacity, device = _smallest_device(config)
+    capacity, device = _smallest_device(config, machine)
+    if not capacity:
+        return table, []
     said = memory_problem(table, capacity, device)
     return table, [said, advice(kind, config, capacity, world_size)] if said else []
 
 
-def batch_memory(config: TrainConfig, table: MemoryTable | None) -> BatchMemory | None:
-    """What an image of a micro-batch takes of the config's smallest device; None if activations are not known."""
-    if table is None or not table.has_activations:
+def batch_memory(config: TrainConfig, table: MemoryTable | None, machine: Hardware | None = None) -> BatchMemory | None:
+    """What an image of a micro-batch takes of the config's smallest device; None if that or activations are not
+    known."""
+    capacity = _smallest_device(config, machine)[0]
+    if table is None or not table.has_activations or not capacity:
         return None
     activations = sum(row.bytes for row in table.rows if row.what.startswith("activations"))
     fixed = table.total("device", "training") - activations + RESERVED
-    return BatchMemory(_smallest_device(config)[0], fixed, activations // config.batch_size, config.largest_resolution)
+    return BatchMemory(capacity, fixed, activations // config.batch_size, config.largest_resolution)
 
 
 def memory_lines(config: TrainConfig, table: MemoryTable | None, said: Sequence[str]) -> list[str]:
@@ -119,13 +127,17 @@ def card_bytes(gigabytes: int) -> int:
     return gigabytes * GIB - RESERVED
 
 
-def _smallest_device(config: TrainConfig) -> tuple[int, str]:
-    """Bytes and name of the GPU with the least memory, or of this machine."""
-    gpus = [] if config.device == "cpu" else [gpu for gpu in visible_gpus() if gpu.memory_mib]
+def _smallest_device(config: TrainConfig, machine: Hardware | None = None) -> tuple[int, str]:
+    """Bytes and name of the GPU with the least memory, or of the machine; 0 bytes if nothing is known of it."""
+    found = visible_gpus() if machine is None else machine.as_gpus
+    gpus = [] if config.device == "cpu" else [gpu for gpu in found if gpu.memory_mib]
     if config.device_ids is not None:
         gpus = [gpu for place, gpu in enumerate(gpus) if place in config.device_ids] or gpus
-    if not gpus:
+    if not gpus and machine is None:
         return usable_memory_mib().total * MIB, "this machine (no GPU)"
+    if not gpus and machine is not None:
+        return machine.memory_mib * MIB, f"{machine.name} (no GPU)"
     least = min(gpus, key=lambda gpu: gpu.memory_mib)
     size = math.ceil(least.memory_mib / 1024)
-    return least.memory_mib * MIB, f"each GPU ({least.name}, {size} GiB)"
+    where = "" if machine is None else f" on {machine.name}"
+    return least.memory_mib * MIB, f"each GPU{where} ({least.name}, {size} GiB)"

@@ -123,7 +123,8 @@ def memory_table(
             rounding = _rounding(family.model, shards)
         peak = _activations(kind, family, config) if activations else None
     if peak is not None:
-        size = f"{config.largest_resolution} x {config.largest_resolution}"
+        clip = "" if config.clip_step is None else f"{config.frames} frames of "
+        size = f"{clip}{config.largest_resolution} x {config.largest_resolution}"
         rows.append(MemoryRow(f"activations of {config.batch_size} x {size} pixels", "device", peak, "training", False))
     if config.fsdp_cpu_offload and shards > 1:
         kept = ("activations", "gathered")

@@ -10,12 +10,14 @@ from modules.config.train_config import reference_fault
 from modules.data.index.images import read_reference
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
+from modules.files.videos import has_pyav
 
 
 def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
     """The enabled samples of a config, with one of each `{a|b}` in their prompts, drawn by their seed.
 
-    Raises ConfigError if a side is not a multiple of the family's `size_step` or a reference image cannot be read.
+    Raises ConfigError if a side is not a multiple of the family's `size_step`, its models do not generate so many
+    frames, or a reference image cannot be read.
     """
     requests = []
     for number, sample in enumerate(config.samples):
@@ -29,6 +31,9 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                     f"samples.{number}.{name} is {side}; {config.family} needs a multiple of {size_step}, "
                     f"for example {nearest}."
                 )
+        frames = sample.frames or (1 if config.clip_step is None else config.frames)
+        if fault := _frames_fault(frames, config):
+            raise ConfigError(f"samples.{number}.frames is {frames}; {fault}.")
         if fault := reference_fault(config.family, len(sample.reference_files)):
             raise ConfigError(f"samples.{number}.reference {fault}.")
         try:
@@ -46,10 +51,24 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                 guidance_scale=sample.guidance_scale,
                 seed=sample.seed,
                 references=references,
+                frames=frames,
                 written_prompt=sample.prompt if prompt != sample.prompt else "",
             )
         )
     return requests
+
+
+def _frames_fault(frames: int, config: TrainConfig) -> str:
+    """Why so many frames cannot be generated; empty if they can."""
+    family, step = config.family, config.clip_step
+    if frames == 1:
+        return ""
+    if step is None:
+        return f"{family} generates single images, so leave it empty"
+    if (frames - 1) % step:
+        nearest = 1 + max(1, round((frames - 1) / step)) * step
+        return f"{family} needs 1 more than a multiple of {step}, for example {nearest}"
+    return "" if has_pyav() else "a video is written by PyAV, which is not here: .venv/bin/python -m pip install av"
 
 
 def _reference(file: str) -> ReferenceImage:

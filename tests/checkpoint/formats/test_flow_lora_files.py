@@ -18,7 +18,10 @@ from modules.diffusion.quiet_libraries import quiet_libraries
 from scripts.convert import main
 
 FLOW = {"transformer": ("transformer", "")}
-FAMILIES = ("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2", "ernie_image")
+FAMILIES = (
+    *("z_image", "flux", "flux2", "chroma", "krea2", "qwen_image", "stable_diffusion_3", "lumina2", "ernie_image"),
+    "wan",
+)
 
 
 def convert(*arguments: object) -> int:

@@ -140,7 +140,7 @@ def test_views_are_mirrored_and_then_turned_with_their_references_as_without_a_c
     encoding, index = RecordingEncode(), index_of(config, tmp_path / "c")
     encode_missing(Cache(tmp_path / "c", "f", index, config), encoding)
     assert [example.flipped for example in encoding.examples] == [False, True] * 3
-    keys = ViewKeys(index, config.concepts, "f", captions_in_key=False)
+    keys = ViewKeys(index, config, "f", captions_in_key=False)
     with Image.open(tmp_path / "d/0.png") as image, Image.open(tmp_path / "d/0-masklabel.png") as mask:
         for view, example in enumerate(encoding.examples):
             uncached = crop_example(image, mask, True, ("",), (64, 64), keys.crop(0, view))

@@ -305,7 +305,7 @@ def test_a_whole_file_and_its_lines_have_different_keys(folder: Path) -> None:
         config = config_for(folder, cache=folder.parent / "cache", caption_source="txt", caption_lines=lines)
         index = index_of(config, folder.parent / "cache")
         row = next(row for row in range(len(index)) if index.relative_path(row) == "red_cat.png")
-        keys.add(ViewKeys(index, config.concepts, "family", True).key(row, 0, bytes(32), bytes(32)))
+        keys.add(ViewKeys(index, config, "family", True).key(row, 0, bytes(32), bytes(32)))
     assert len(keys) == 3
 
 

@@ -80,10 +80,10 @@ def test_circular_links_end(tmp_path: Path) -> None:
     (tmp_path / "d/link").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (tmp_path / "d/gone.png").symlink_to(tmp_path / "nothing.png")
     os.mkfifo(tmp_path / "d/pipe.png")
-    (tmp_path / "d/folder.png").mkdir()
+    write_image(tmp_path / "d/folder.png/c.png")
     index = index_of(config_for(tmp_path / "d", cache=tmp_path / "c"), tmp_path / "c")
-    assert names(index) == ["a.png", "link/b.png"]
-    assert set(problems_by_name(index)) == {"gone.png", "pipe.png", "folder.png"}
+    assert names(index) == ["a.png", "folder.png/c.png", "link/b.png"]
+    assert set(problems_by_name(index)) == {"gone.png", "pipe.png"}
 
 
 def test_bad_files_are_reported_and_others_used(tmp_path: Path) -> None:

@@ -195,6 +195,31 @@ def test_entries_that_name_no_image_and_names_written_otherwise(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("image", "file", "row"),
+    [
+        ("train/a.png", "train/metadata.jsonl", '{"file_name": "train/a.png", "text": "a cat"}'),  # diffusers 3674
+        ("a.png", "metadata.jsonl", '{"file_name": "set/a.png", "text": "a cat"}'),
+        ("Images/a.png", "captions.txt", "image,caption\na.png,a cat"),  # Flickr8k of Kaggle
+    ],
+)
+def test_a_list_may_name_its_own_folder_or_leave_out_that_of_the_images(
+    tmp_path: Path, image: str, file: str, row: str
+) -> None:
+    write_image(tmp_path / "set" / image)
+    found = Found(write(tmp_path / "set", {file: row}))
+    assert found.captions == {image: ("a cat",)}
+    assert "capitals" not in found.text
+    assert not found.warnings
+
+
+def test_a_caption_that_a_table_cuts_off_is_said(folder: Path) -> None:
+    found = Found(write(folder, {"metadata.csv": "image,prompt\na.png,a dog, running\nb.png,a cat"}))
+    assert found.captions["a.png"] == ("a dog",)
+    (warning,) = found.warnings
+    assert "metadata.csv: 1 line has more cells than the header, which are not used" in warning
+
+
+@pytest.mark.parametrize(
     ("encoding", "text", "is_found"),
     [
         ("utf-8-sig", "ein grünes Haus", False),
@@ -228,6 +253,7 @@ def test_bytes_that_are_no_text_have_no_encoding() -> None:
         {"a.png": "a_masks.tif", "b.png": "b-masks.png"},
         {"a.png": "a-mask.png", "b.png": "b_masklabel.PNG"},
         {"a.png": "mask/a.png", "b.png": "masks/b.jpg"},
+        {"a.png": "a-masklabel1.png", "b.png": "b-masklabel9.png"},  # of OneTrainer
     ],
 )
 def test_masks_are_masks_and_no_images(folder: Path, masks: dict[str, str]) -> None:

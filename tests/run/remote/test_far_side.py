@@ -381,9 +381,9 @@ def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
 def test_what_goes_on_there(home: Path) -> None:
     """Also a run whose folder was moved away; the files of locks stay when it is over."""
     (home / "state").mkdir()
-    nothing: dict[str, object] = {"runs": [], "sends": False, "installs": False, "reads": False}
+    nothing: dict[str, object] = {"runs": [], "devices": [], "sends": False, "installs": False, "reads": False}
     goes_on: dict[str, dict[str, object]] = {
-        "state/x.lock": {"runs": ["x"]},
+        "state/x.lock": {"runs": ["x"], "devices": [None]},
         "push.lock": {"sends": True},
         "setup.lock": {"installs": True},
     }
@@ -393,7 +393,12 @@ def test_what_goes_on_there(home: Path) -> None:
             assert say(home, {"do": "activity"}) == [{**nothing, **change}]
         assert say(home, {"do": "activity"}) == [nothing]
     (home / "runs" / "x").mkdir(parents=True)
-    (home / "runs" / "x" / "config.json").write_text("{}")
+    config = home / "runs" / "x" / "config.json"
+    for text, devices in (('{"device_ids": [0, 3]}', [0, 3]), ('{"device_ids": "0"}', None), ("[", None), ("{}", None)):
+        config.write_text(text)
+        with (home / "state" / "x.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert say(home, {"do": "activity"}) == [{**nothing, "runs": ["x"], "devices": [devices]}]
     of_run: dict[str, object] = {"run": "x", "events": 0, "digest": "", "logs": {}, "wholes": {}, "config": False}
     for request in (
         {"do": "compare", "files": [["data/me/a", 3, 5]]},  # after which the other side may hash for hours

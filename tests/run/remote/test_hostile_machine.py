@@ -15,7 +15,8 @@ from modules.config import ConfigError
 from modules.run import RunFolder, request_command
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
-from modules.run.remote import run_copy
+from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
+from modules.run.remote import preflight, run_copy
 from modules.run.remote.far_side import MOST_DATA, receive, send
 from modules.run.remote.link import Link, LinkLost
 from modules.run.remote.run_copy import Follower, opened_copy, pull
@@ -235,3 +236,28 @@ def test_commands_of_the_copy_go_there_one_by_one(tmp_path: Path) -> None:
     assert sent == ["stop", "stop", "backup"], "asked again after an answer to something else"
     assert list(folder.commands_dir.iterdir()) == []
     assert (tmp_path / "x" / "x.txt").is_file()
+
+
+def test_a_preflight_neither_commands_nor_paints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its report holds is shown: no escape sequence, nothing to be typed elsewhere, no endless texts."""
+    cell = Cell("disk\x1b[2J", "beta\n", "red", "x" * 5000, "\x1b]0;title\x07")
+    short = Cell("a", "b", "green", "c")
+    sent = PreflightReport(
+        "Pre\x1bflight", (cell, *[short] * 3000), (("m", ("\x1b[0m",) * 900),), waits_for=(OtherMachine(1, "rm -r ~"),)
+    )
+    found: list[PreflightReport] = []
+    answers: list[Answer] = [({"still": True}, b""), ({"report": True}, sent.dump().encode()), ({"code": 3}, b"")]
+    assert preflight._read(link_to(*answers), silent, found.append) == 3
+    assert len(found[0].cells) == 2000
+    assert (found[0].waits_for, len(found[0].matrices[0][1])) == ((), 500)
+    shown = [found[0].title, *found[0].lines(100)[:50], *found[0].cells[0].lines()]
+    assert all(line.isprintable() for line in shown)
+    assert max(map(len, shown)) < 1200
+    monkeypatch.setattr(preflight, "_MOST_TOLD", 3)
+    nonsense: dict[str, list[Answer | bytes]] = {
+        "does not understand": [({"report": True}, b"{")],
+        "its answer is wrong": [({"code": 10**9}, b"")],
+        "says more than a preflight does": [({"line": True}, b"y")] * 4,
+    }
+    for said, each in nonsense.items():
+        assert said in refusal(lambda each=each: preflight._read(link_to(*each), silent, found.append))  # type: ignore[misc]

@@ -279,9 +279,9 @@ def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     first, second, third, alone = queue.read().waiting
     assert (first.hosts, alone.hosts) == (["beta"], [])
     assert [queue.load(entry).num_nodes for entry in (first, alone)] == [2, 1]
-    assert first.overlaps(second.resources)
-    assert not first.overlaps(third.resources)
-    assert not first.overlaps(alone.resources)
+    assert first.resources.overlaps(second.resources)
+    assert not first.resources.overlaps(third.resources)
+    assert not first.resources.overlaps(alone.resources)
     run_queue.main(["list", "--runs_dir", str(queue.runs_dir)])
     assert "0 + beta" in capsys.readouterr().out.splitlines()[0]
     two = config_in(tmp_path, num_nodes=2, enable_multi_gpu=True, processes_per_node=[1])

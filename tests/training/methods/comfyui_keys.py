@@ -4,8 +4,9 @@ From Comfy-Org/ComfyUI, comfy/utils.py at 09708ea: flux_to_diffusers (also of FL
 comfy/model_base.py are subclasses of Flux), mmdit_to_diffusers (Stable Diffusion 3), krea2_to_diffusers and
 z_image_to_diffusers (Z-Image, and Lumina 2 as well, which has other names in diffusers). comfy/lora.py at 17358c8,
 model_lora_keys_unet, takes their keys that end in .weight, without it; of Qwen-Image the names of the model's own code
-(comfy/ldm/qwen_image/model.py), which are diffusers', and so of ERNIE-Image (comfy/ldm/ernie/model.py). The ends are
-those of comfy/weight_adapter/lora.py at 6f98b15.
+(comfy/ldm/qwen_image/model.py), which are diffusers', and so of ERNIE-Image (comfy/ldm/ernie/model.py); of Wan only
+those of its own code (comfy/ldm/wan/model.py), none of which is diffusers'. The ends are those of
+comfy/weight_adapter/lora.py at 6f98b15.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ _NAMES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "Lumina2Transformer2DModel": _Z_IMAGE,
     "QwenImageTransformer2DModel": _QWEN_IMAGE,
     "ErnieImageTransformer2DModel": _ERNIE_IMAGE,
+    "WanTransformer3DModel": {},
 }
 
 

@@ -38,6 +38,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "Krea2Transformer2DModel": {"num_layers": 1},
     "Lumina2Transformer2DModel": {"num_layers": 1, "num_refiner_layers": 1},
     "ErnieImageTransformer2DModel": {"num_layers": 1},
+    "WanTransformer3DModel": {"num_layers": 1},
 }
 FAMILIES = {
     "ZImageTransformer2DModel": "z_image",
@@ -49,9 +50,10 @@ FAMILIES = {
     "Krea2Transformer2DModel": "krea2",
     "Lumina2Transformer2DModel": "lumina2",
     "ErnieImageTransformer2DModel": "ernie_image",
+    "WanTransformer3DModel": "wan",
 }
 # Attention and feed-forward layers of each class, by what is left of a name without the number of its block.
-BLOCKS = r"(single_)?transformer_blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
+BLOCKS = r"((single_)?transformer_)?blocks|layers|(noise|context)_refiner|text_fusion\.\w+_blocks"
 JOINT = {"to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"}
 FEED_FORWARD = {
     "ZImageTransformer2DModel": {"feed_forward.w1", "feed_forward.w2", "feed_forward.w3"},
@@ -63,6 +65,7 @@ FEED_FORWARD = {
     "Krea2Transformer2DModel": {"ff.gate", "ff.up", "ff.down"},
     "Lumina2Transformer2DModel": {"feed_forward.linear_1", "feed_forward.linear_2", "feed_forward.linear_3"},
     "ErnieImageTransformer2DModel": {"mlp.gate_proj", "mlp.up_proj", "mlp.linear_fc2"},
+    "WanTransformer3DModel": {"net.0.proj", "net.2"},
 }
 
 
@@ -137,7 +140,8 @@ def test_comfyui_knows_every_key_of_diffusers_layout_or_it_is_said(kind: str, tm
         assert bool(said) is bool(unknown)
         examples = [re.search(rf"has for {len(unknown)} layers, such as (\S+),", each) for each in said]
         assert all(example is not None and example[1] in unknown for example in examples)
-        assert not unknown or kind == "Lumina2Transformer2DModel" or targets in ("all", "all_linear")
+        knows_none = kind in ("Lumina2Transformer2DModel", "WanTransformer3DModel")
+        assert not unknown or knows_none or targets in ("all", "all_linear")
     attention = {"lora_weight_decompose": True, "lora_targets": "attention"}
     dora = TrainConfig.model_validate(config.model_dump() | attention)
     assert "pytorch_lora_weights.safetensors is a DoRA" in expected_file_limits(with_model, dora)[-1]

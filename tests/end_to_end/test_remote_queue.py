@@ -1,0 +1,164 @@
+"""A queue whose entries train on another machine over a real ssh, killed at every stage of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from modules.config import save_config
+from modules.run import RunFolder
+from modules.run.folder.event_reader import read_events
+from modules.run.folder.pidfile import find_launcher
+from modules.run.queue.entries import Entry
+from modules.run.queue.folder import RunQueue
+from modules.run.remote.run_copy import Copy, read_copy
+from tests.conftest import draw_images
+from tests.end_to_end.test_remote import hashes
+from tests.runs import ROOT, environment, tiny_config
+from tests.ssh_server import SshServer, skip_reason, ssh_server
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(skip_reason()), reason=skip_reason() or "possible"),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshServer]:
+    """An sshd with another home."""
+    there = {"OMP_NUM_THREADS": "1", "TANDEM_CONFIG_DIR": str(tmp_path / "config of beta")}
+    with ssh_server(tmp_path / "ssh", variables=there) as running:
+        monkeypatch.setenv("PATH", running.path)
+        monkeypatch.setenv("TANDEM_CONFIG_DIR", str(tmp_path / "config"))
+        yield running
+
+
+class Place:
+    """A folder with a queue, in which the commands are typed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.queue = RunQueue(folder / "runs")
+        folder.mkdir()
+
+    def do(self, program: str, *words: str, code: int = 0) -> str:
+        """What it prints."""
+        argv = [sys.executable, str(ROOT / "scripts" / f"{program}.py"), *words]
+        done = subprocess.run(
+            argv,
+            cwd=self.folder,
+            env=environment(),
+            capture_output=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def runner(self) -> subprocess.Popen[bytes]:
+        """One that works off the queue; what it prints is kept."""
+        argv = [sys.executable, str(ROOT / "scripts" / "run_queue.py"), "run"]
+        with (self.folder / "runner.txt").open("ab") as out:
+            return subprocess.Popen(argv, cwd=self.folder, env=environment(), stdout=out, stderr=out)
+
+    def entry(self, name: str) -> Entry:
+        return next(entry for entry in self.queue.read().entries if entry.name == name)
+
+    def run(self, name: str) -> RunFolder:
+        return RunFolder(self.folder / "runs" / name)
+
+    def copy(self, name: str) -> Copy | None:
+        return read_copy(self.run(name))
+
+    def steps(self, name: str) -> int:
+        return sum(event["type"] == "step" for event in read_events(self.run(name).events_file))
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 200
+        while not condition():
+            said = (self.folder / "runner.txt").read_text()
+            assert time.monotonic() < deadline, f"no {what}: {self.queue.read().entries} {said}"
+            time.sleep(0.005)
+
+    def power_cut(self, runner: subprocess.Popen[bytes], name: str) -> None:
+        """Of this computer: the runner and the attendant of a run end at once."""
+        attendant = find_launcher(self.run(name))
+        assert attendant is not None
+        attendant.process.kill()
+        runner.kill()
+        runner.wait()
+        psutil.wait_procs([attendant.process], 30)
+
+
+def test_entries_wait_for_a_gpu_here_or_there(server: SshServer, tmp_path: Path) -> None:
+    """Two there, one after the other, and one here meanwhile; the same run at both places to the bit."""
+    place, home = Place(tmp_path / "here"), server.home / ".tandem"
+    images = tmp_path / "images"
+    images.mkdir()
+    config = tiny_config(
+        draw_images(images, 8), tmp_path, runs_dir="runs", device="cpu", max_steps=50, backup_every="10 steps"
+    ).model_copy(update={"family_options": {"slow_step_s": 0.05}})
+    save_config(config, tmp_path / "cats.json")
+    add = ("add", str(tmp_path / "cats.json"), "--trust_code", "--run_name")
+    place.do("remote", "add", "beta", f"root@{server.address}", "--port", str(server.port), "--key", str(server.key))
+    assert "start with setup" in place.do("run_queue", *add, "first", "--on", "beta", code=3)
+    assert "no machine is named 'gamma'" in place.do("run_queue", *add, "first", "--on", "gamma", code=2)
+    place.do("remote", "setup", "beta", "--python", sys.executable)
+    for name in ("first", "second"):
+        place.do("run_queue", *add, name, "--on", "beta")
+    place.do("run_queue", *add, "local")
+    assert [entry.place for entry in place.queue.read().waiting] == ["beta", "beta", ""]
+
+    runner = place.runner()  # killed while data is sent, while the run trains, and while its results come
+    place.until(lambda: place.copy("first") is not None and find_launcher(place.run("first")), "attendant")
+    place.power_cut(runner, "first")
+    copy = place.copy("first")
+    assert copy is not None
+    assert copy.stage == "sending"
+    runner = place.runner()
+    place.until(lambda: place.steps("first") >= 3 and place.steps("local") >= 3, "training at both")
+    assert place.entry("second").state == "waiting", "it needs the same devices there"
+    listed = json.loads(place.do("run_queue", "list", "--json"))["entries"]
+    assert [each["progress"].startswith("on beta: step ") for each in listed if each["name"] == "first"] == [True]
+    place.power_cut(runner, "first")
+    runner = place.runner()
+    place.until(lambda: (found := place.copy("first")) is not None and found.stage == "pulling", "pulling")
+    place.power_cut(runner, "first")
+    runner = place.runner()
+
+    place.until(lambda: place.steps("second") >= 12, "second run")
+    place.do("remote", "stop", "beta", "second")  # by somebody: it is stopped, which is no failure
+    place.until(lambda: runner.poll() is not None, "end of the queue")
+    assert runner.returncode == 0
+    assert place.entry("second").state == "stopped"
+    place.do("run_queue", "retry", "second")
+    runner, before = place.runner(), place.steps("second")
+    place.until(lambda: place.steps("second") > before + 3, "resumed run")
+    place.do("run_queue", "stop")
+    assert runner.wait(200) == 130
+    assert (place.entry("second").state, place.entry("second").exit_code) == ("waiting", None)
+    runner = place.runner()
+    assert runner.wait(200) == 0
+
+    said = (place.folder / "runner.txt").read_text()
+    assert [entry.state for entry in place.queue.read().entries] == ["finished"] * 3, said
+    starts = {name: (home / "state" / f"{name}.times").read_text().splitlines() for name in ("first", "second")}
+    assert [line.split()[0] for line in starts["first"]] == ["start", "end"], "it was started once"
+    assert len(starts["second"]) == 6
+    assert int(starts["second"][0].split()[1]) >= int(starts["first"][1].split()[1])
+    for name in ("first", "second", "local"):
+        (place.run(name).model_dir / "tandem.json").unlink()  # it has the time and the paths
+    local = hashes(place.run("local").model_dir)
+    assert hashes(place.run("first").model_dir) == hashes(place.run("second").model_dir) == local != {}
+    assert os.listdir(place.run("first").backup_dir)

@@ -1,0 +1,191 @@
+"""Families that train on clips against diffusers: latents, losses, samples and their files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from modules.config import ConfigError, TrainConfig
+from modules.data.batch import Example
+from modules.files.videos import Clip, read_video_header, write_clip
+from modules.monitoring import save_sample
+from modules.training.actions.sample import _pack, _unpack
+from modules.training.state.sample_requests import sample_requests
+from modules.training.studies.parity import loss_difference, weight_difference
+from tests.families.diffusion_checks import encoded_text
+from tests.families.flow_checks import CAPTIONS, REQUEST, batch_of, load, pipeline
+from tests.families.tiny_flow_pipelines import TINY
+from tests.pair_jobs import TIMEOUTS
+from tests.runs import Job, group_settings, same_state, tiny_config, train_alone, train_group
+
+FRAMES = 9  # three latents
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TINY["wan"](tmp_path_factory.mktemp("clips") / "wan")
+
+
+def clip(number: int, mask: Tensor | None = None) -> Example:
+    """A clip of noise, 48 x 64 pixels."""
+    generator = torch.Generator().manual_seed(number)
+    pixels = torch.randint(0, 256, (3, FRAMES, 64, 48), generator=generator, dtype=torch.uint8)
+    return Example(pixels, mask, (CAPTIONS[number],), (100, 80), (0, 0), flipped=False)
+
+
+def samples(family: Any, masks: tuple[Tensor | None, Tensor | None] = (None, None)) -> list[dict[str, Tensor]]:
+    """Two, as the loader makes them."""
+    transform, encode = family.sample_transform, family.example_transform or family.encode
+    return [
+        transform(
+            {**encode(clip(number, mask)), **encoded_text(family, CAPTIONS[number])},
+            CAPTIONS[number],
+            torch.Generator().manual_seed(number),
+        )
+        for number, mask in enumerate(masks)
+    ]
+
+
+@torch.no_grad()
+def direct_loss(folder: Path, given: dict[str, Tensor], number: int) -> Tensor:
+    """The squared errors of a clip's latents, by diffusers alone."""
+    pipe = pipeline(folder)
+    config = pipe.vae.config
+    mean, std = (torch.tensor(each).view(1, -1, 1, 1, 1) for each in (config.latents_mean, config.latents_std))
+    x_0 = (pipe.vae.encode(clip(number).pixels[None].float() / 127.5 - 1).latent_dist.mode() - mean) / std
+    noise, sigma = given["noise"][None], given["sigma"]
+    states, _ = pipe.encode_prompt(CAPTIONS[number], do_classifier_free_guidance=False, max_sequence_length=512)
+    out = pipe.transformer((1 - sigma) * x_0 + sigma * noise, 1000 * sigma[None], states).sample
+    return (out - (noise - x_0)).square()
+
+
+@pytest.mark.slow
+def test_the_loss_of_clips_is_that_of_diffusers_and_of_what_is_not_cached(folder: Path) -> None:
+    options = {"family_options": {"latents": "mode"}}
+    family = load("wan", folder, **options)
+    given = samples(family)
+    assert given[0]["latents"].shape == (4, 3, 8, 6)
+    losses = family.loss(batch_of(given, family.sample_transform))
+    direct = torch.stack([direct_loss(folder, one, number).mean() for number, one in enumerate(given)])
+    torch.testing.assert_close(losses, direct, atol=1e-6, rtol=1e-6)
+    uncached = load("wan", folder, cache_latents=False, **options)
+    encoded_now = uncached.loss(batch_of(samples(uncached), uncached.sample_transform))
+    torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
+
+
+def test_a_mask_counts_in_all_frames_of_a_clip(folder: Path) -> None:
+    mask = torch.zeros(1, 64, 48, dtype=torch.uint8)
+    mask[:, :32] = 255
+    settings = {"masked_training": True, "unmasked_weight": 0.0, "normalize_masked_area_loss": False}
+    family = load("wan", folder, **settings, family_options={"latents": "mode"})
+    given = samples(family, (mask, None))
+    masked, whole = family.loss(batch_of(given, family.sample_transform))
+    halves = [direct_loss(folder, one, number) for number, one in enumerate(given)]
+    torch.testing.assert_close(masked, halves[0][..., :4, :].sum() / halves[0].numel(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(whole, halves[1].mean(), atol=1e-6, rtol=1e-6)
+
+
+def test_the_shift_is_the_schedulers(folder: Path) -> None:
+    assert load("wan", folder).shift.of_tokens(1) == load("wan", folder).shift.of_tokens(1000) == 3.0
+
+
+def test_a_clip_is_the_pipelines_to_the_bit_and_is_written_with_a_poster(folder: Path, tmp_path: Path) -> None:
+    request = replace(REQUEST, frames=FRAMES)
+    sample = load("wan", folder).sample(request)
+    assert isinstance(sample, Clip)
+    assert (len(sample.frames), sample.fps) == (FRAMES, 16.0)
+    generator = torch.Generator().manual_seed(REQUEST.seed)
+    pipe = pipeline(folder)
+    drawn = pipe(
+        REQUEST.prompt,
+        REQUEST.negative_prompt,
+        height=REQUEST.height,
+        width=REQUEST.width,
+        num_frames=FRAMES,
+        num_inference_steps=REQUEST.steps,
+        guidance_scale=REQUEST.guidance_scale,
+        generator=generator,
+        output_type="pil",
+    ).frames[0]
+    assert [np.array(each).tobytes() for each in sample.frames] == [np.array(each).tobytes() for each in drawn]
+    poster = save_sample(sample, tmp_path / "one.png", request.settings())
+    header = read_video_header(tmp_path / "one.mp4")
+    assert (header.width, header.height, header.frames, header.fps) == (64, 48, FRAMES, 16.0)
+    with Image.open(tmp_path / "one.png") as written:
+        assert written.tobytes() == poster.tobytes() == drawn[0].tobytes()
+        assert f'"frames": {FRAMES}' in written.info["tandem"]
+    received = _unpack(_pack(["a fault", sample, poster]))  # as another rank sends them
+    assert isinstance(received[1], Clip)
+    assert [each.tobytes() for each in received[1].frames] == [each.tobytes() for each in sample.frames]
+    assert received[0] == "a fault"
+    assert isinstance(received[2], Image.Image)
+    assert received[2].tobytes() == poster.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("family", "frames", "said"),
+    [("wan", 8, "samples.0.frames is 8; wan needs 1 more than a multiple of 4, for example 9"),
+     ("flux", 5, "samples.0.frames is 5; flux generates single images")],
+)  # fmt: skip
+def test_frames_that_a_model_does_not_generate_are_refused(family: str, frames: int, said: str) -> None:
+    config = TrainConfig.model_validate({"family": family, "samples": [{"prompt": "a", "frames": frames}]})
+    with pytest.raises(ConfigError, match=said):
+        sample_requests(config, 16)
+
+
+CAPTIONED = {"left": -4, "right": 4, "up": -4, "down": 4}  # pixels that the square moves between two frames
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Videos of a square that moves, with captions, and a still of it."""
+    place = tmp_path_factory.mktemp("videos")
+    for word in CAPTIONED:
+        write_clip(place / f"{word}.mp4", Clip(tuple(square(word, number) for number in range(5)), 16.0))
+        (place / f"{word}.txt").write_text(f"a square, moving {word}")
+    square("left", 2).save(place / "still.png")
+    (place / "still.txt").write_text("a square")
+    return place
+
+
+def square(word: str, frame: int) -> Image.Image:
+    """Of 8 x 8 pixels, in the middle of the third frame."""
+    image, moved = Image.new("RGB", (32, 32), "navy"), (frame - 2) * CAPTIONED[word]
+    left, top = (12, 12 + moved) if word in ("up", "down") else (12 + moved, 12)
+    image.paste("white", (left, top, left + 8, top + 8))
+    return image
+
+
+@pytest.mark.slow
+def test_runs_on_videos_are_the_same_resumed_and_on_two_ranks_and_leave_videos(
+    folder: Path, videos: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "family": "wan", "base_model": str(folder), "method": "lora", "lora_rank": 2, "precision": "fp64",
+        "resolution": 32, "frames": 5, "batch_size": 1, "global_batch_size": 2, "max_steps": 4,
+    }  # fmt: skip
+    samples = {"samples": [{"prompt": "a square, moving left", "steps": 2}], "sample_every": "4 steps"}
+    config = tiny_config(videos, tmp_path, **settings, **samples, run_name="whole")
+    code, whole = train_alone(config)
+    assert code == 0, whole.failure(0)
+    name = whole.folder.samples_dir / "step-000004-00"
+    assert read_video_header(name.with_suffix(".mp4")).frames == 5
+    with Image.open(name.with_suffix(".png")) as poster:
+        assert poster.size == (32, 32)
+    half = config.model_copy(update={"run_name": "half", "max_steps": 2})
+    assert train_alone(half)[0] == 0
+    code, resumed = train_alone(half.model_copy(update={"max_steps": 4}), "latest")
+    assert code == 0
+    assert same_state(resumed.state, whole.state)
+    pair = TrainConfig.model_validate(config.model_dump() | {**group_settings(2), **TIMEOUTS, "run_name": "pair"})
+    two = train_group(2, {"pair": Job(pair)})["pair"]
+    assert len(two.losses) == 4, two.failure(0)
+    assert loss_difference(whole.losses, two.losses) <= 1e-9
+    assert weight_difference(whole.state, two.state) <= 1e-9
