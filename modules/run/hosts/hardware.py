@@ -63,7 +63,10 @@ def keep_hardware(host: Host, devices: Devices) -> None:
 
 
 def known_hardware(host: Host) -> Hardware:
-    """What the machine has said last, of which `at` is 0 if that was never, or under another address."""
+    """What the machine has said last, of which `at` is 0 if that was never, or under another address; or if it is the
+    login node of a cluster, where no run trains."""
+    if host.slurm:
+        return unknown_hardware(host)
     try:
         found = validate_record(Hardware, read_private_json(_file(host.name)))
     except (OSError, FileFault):

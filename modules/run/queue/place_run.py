@@ -25,7 +25,8 @@ from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, is_aliv
 from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.own_copy import check_trains_alone
-from modules.run.remote.attendant import ADD, launch_attendant, startable_uploads
+from modules.run.queue.places import is_cluster
+from modules.run.remote.attendant import ADD, check_job, launch_attendant, startable_uploads
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
@@ -85,9 +86,11 @@ class PlaceRun:
 
     @property
     def resources(self) -> Resources | None:
-        """What it takes; None once it has ended there and its results are on their way."""
+        """What it takes; None once it has ended there and its results are on their way, or a cluster has its job."""
         copy = read_copy(self.folder)
-        return None if copy is not None and copy.stage in ("pulling", "complete") else self.entry.resources
+        if copy is None or copy.stage == "sending":
+            return self.entry.resources
+        return self.entry.resources if copy.stage == "running" and not is_cluster(self.entry.place) else None
 
     @property
     def is_preparing(self) -> bool:
@@ -186,6 +189,7 @@ class PlaceRun:
 def check_startable(queue: RunQueue, config: TrainConfig, host: Host) -> str:
     """Ask a machine whether the run of an entry could be started there as it is now; what to say if there is no
     connection. Raises TandemError if it could not be."""
+    check_job(config, host, ())
     try:
         startable_uploads(config, host, queue.name_for(config), lambda line: None)
     except Unreachable as error:

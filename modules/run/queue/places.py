@@ -7,9 +7,9 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from modules.config import TandemError
+from modules.config import ConfigError, TandemError
 from modules.files import printable
-from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.host_list import find_hosts, read_hosts
 from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue.entries import Entry, Resources
 from modules.run.remote.attendant import ADD
@@ -48,8 +48,16 @@ class Places:
         return _in_the_way(entry, look.found, own)
 
 
+def is_cluster(place: str) -> bool:
+    """Whether Slurm starts the runs there, which wait in its queue."""
+    try:
+        return any(host.name == place and host.slurm for host in read_hosts())
+    except ConfigError:  # the start says it
+        return False
+
+
 def _in_the_way(entry: Entry, found: Activity, own: Collection[str]) -> str:
-    if busy := found.transfer(entry.place):
+    if (busy := found.transfer(entry.place)) or is_cluster(entry.place):
         return busy
     for run, devices in zip(found.runs, found.devices, strict=False):
         if run not in own and entry.resources.overlaps(Resources(devices, place=entry.place)):

@@ -6,11 +6,11 @@ import os
 import shutil
 
 
-def read(path: str) -> str:
-    """Its first 10,000 characters; "" if it cannot be read."""
+def read(path: str, most: int = 10_000) -> str:
+    """Its first characters; "" if it cannot be read."""
     try:
         with open(path) as file:
-            return file.read(10_000)
+            return file.read(most)
     except OSError:
         return ""
 

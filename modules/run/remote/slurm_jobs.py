@@ -21,7 +21,7 @@ _JOB = re.compile(r"^Job (\d{1,12}): ", re.MULTILINE)  # in what submit_slurm.py
 _ASKS_EVERY_S = 5.0  # clusters ask their users not to do so all the time
 _LOOKS_AT_QUEUE_EVERY_S = 30.0
 _TAKES_AT_MOST_S = 60.0
-_MOST = 8 << 20  # characters of an answer; a queue of 100,000 jobs has 1 MB
+_MOST = 8 << 20  # characters of an answer or a file; a queue of 100,000 jobs has 1 MB
 _OVER = frozenset((
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     *("REVOKED", "TIMEOUT", "GONE"),
@@ -57,9 +57,9 @@ class SlurmRuns:
         warnings that it tells. Raises SlurmFault."""
         find_commands()
         words = [*asked["slurm"], *asked["given"]]
-        if resumes and (kept := read(self._state(name, "slurm"))):  # it goes on as it was started
+        if resumes and (kept := read(self._state(name, "slurm"), _MOST)):  # it goes on as it was started
             words = [*json.loads(kept), *asked["given"]]
-        before = {kind: read(self._state(name, kind)) for kind in ("exit", "jobs")}
+        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs")}
         for kind in before:  # before the id says whose they would be
             remove(self._state(name, kind))
         write(self._state(name, "id"), asked["id"])
@@ -81,7 +81,7 @@ class SlurmRuns:
                 pass_fds=[lock],
                 check=False,
             ).returncode
-        lines = read(self._state(name, "jobs")).splitlines()
+        lines = read(self._state(name, "jobs"), _MOST).splitlines()
         remove(self._state(name, "config.json"))
         if status == 0 and self.job_id(name):
             write(self._state(name, "slurm"), json.dumps(words))
@@ -112,7 +112,7 @@ class SlurmRuns:
 
     def job_id(self, name: str) -> str:
         """Of the newest start of a run; "" if Slurm was not to start it."""
-        found = _JOB.findall(read(self._state(name, "jobs")))
+        found = _JOB.findall(read(self._state(name, "jobs"), _MOST))
         return found[-1] if found else ""
 
     def job(self, name: str) -> dict[str, Any] | None:

@@ -189,16 +189,16 @@ def test_a_start_whose_answer_has_not_come_keeps_its_copy(
     beta = find_hosts(["beta"])[0].model_copy(update={"then": "echo off", "idle_minutes": 20})
     commands, connects = tmp_path / "config" / "after_runs.json", ssh.read_text()
 
-    def not_begun(*_: object) -> None:
+    def not_begun(*_: object, **_more: object) -> None:
         assert waiting_command("beta") is None, "called off before"
         raise KeyboardInterrupt
 
-    def begun(*given: Any) -> None:
-        start_there(*given)
+    def begun(*given: Any, **more: Any) -> None:
+        start_there(*given, **more)
         raise KeyboardInterrupt
 
-    def lost(*given: Any) -> None:
-        start_there(*given)
+    def lost(*given: Any, **more: Any) -> None:
+        start_there(*given, **more)
         ssh.write_text("#!/bin/sh\necho 'ssh: connect to host beta: Connection refused' >&2; exit 255\n")
         raise LinkLost("the connection to beta was lost")
 

@@ -20,7 +20,7 @@ from modules.run import RunFolder
 from modules.run.folder.pidfile import pidfile_held, write_pidfile
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
-from modules.run.hosts.host_list import add_host, remove_host
+from modules.run.hosts.host_list import add_host, find_hosts, remove_host
 from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue import place_run, places
 from modules.run.queue.active_run import resources_in_use
@@ -170,6 +170,10 @@ def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytes
         assert why(entry_on_beta(devices=[0, 1])) == "the run theirs is active on beta"
         assert why(entry_on_beta(devices=[1])) == ""
         assert why(entry_on_beta(), "theirs") == ""
+        beta = find_hosts(["beta"])[0]
+        add_host(beta.model_copy(update={"slurm": ["--gpus=4"]}))
+        assert why(entry_on_beta()) == "", "Slurm orders its jobs itself"
+        add_host(beta)
     with (home / "push.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert why(entry_on_beta()) == "data is being sent to beta"

@@ -1,8 +1,9 @@
-"""What a login node says of a job: words of Slurm, or of whoever answers in its place."""
+"""Runs that Slurm starts, and what a login node says of them: words of Slurm, or of whoever answers in its place."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -91,3 +92,43 @@ def test_commands_that_only_a_login_shell_finds(
     monkeypatch.setenv("PATH", f"{commands}")
     find_commands()
     assert os.environ["PATH"].split(os.pathsep)[0] == str(far)
+
+
+_SUBMITS = """import json, os, sys
+if "--gpus=9" in sys.argv:
+    sys.exit("Nothing was submitted: there are no 9 GPUs.")
+print("Warning: slow.")
+print(f"Job 5: training ({os.environ['XDG_CACHE_HOME']})")
+json.dump(sys.argv, open("argv", "w"))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> None:
+    """A start that is refused leaves what was known of the one before, and no token."""
+    write_command(commands / "sbatch", "")
+    (tmp_path / "submit.py").write_text(_SUBMITS)
+    runs = SlurmRuns(str(tmp_path), str(tmp_path / "runs"))
+
+    def submit(*given: str, resumes: bool = False) -> list[str]:
+        asked = {"id": "1", "config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"], "given": given}
+        program, variables = [sys.executable, "submit.py"], {"XDG_CACHE_HOME": "/it's here"}
+        with (tmp_path / "lock").open("w") as lock:
+            return runs.submit("x", asked, program, str(tmp_path), variables, lock.fileno(), resumes=resumes)
+
+    assert submit("--time=2-0") == ["Warning: slow.", "Job 5: training (/it's here)"]
+    argv = (tmp_path / "argv").read_text()
+    assert argv.endswith(', "--gpus=2", "--time=2-0"]')
+    assert "hf_x" not in argv
+    assert (tmp_path / "x.token").read_text() == "hf_x"
+    (tmp_path / "x.exit").write_text("138")
+    runs.remove_token("x")
+    assert not (tmp_path / "x.token").exists()
+    with pytest.raises(SlurmFault, match="Nothing was submitted: there are no 9 GPUs"):
+        submit("--gpus=9", resumes=True)
+    assert not (tmp_path / "x.token").exists()
+    assert ((tmp_path / "x.exit").read_text(), runs.job_id("x")) == ("138", "5")
+    submit("--nodes=2", resumes=True)
+    assert (tmp_path / "argv").read_text().endswith(', "--gpus=2", "--time=2-0", "--nodes=2"]')
+    assert not (tmp_path / "x.exit").exists(), "it has not ended"
+    assert not (tmp_path / "x.config.json").exists()
