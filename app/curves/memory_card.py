@@ -145,7 +145,8 @@ class MemoryCard:
     def _say(self) -> None:
         said = with_titles(self.answer.error) or remark(self.answer)
         if self._machine is not None and self.answer.rows:
-            said += f" Whether it fits is asked of the GPUs of {self._machine.name}: {self._machine}"
+            ask = "" if self._machine.at else f" “Ask {self._machine.name}” under Multi-GPU changes that."
+            said += f" {self._machine}{ask}"
         self.line.configure(text=said)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
