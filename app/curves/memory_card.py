@@ -49,9 +49,9 @@ class MemoryCard:
         self.facts = frame(self.frame)
         self.facts.grid_columnconfigure(0, weight=1)
         self.warning = text(self.frame, "", "small", colour=theme.WARN)
-        wrap_within(self.warning, self.frame)
+        wrap_within(self.warning, self.frame, margin=36)
         self.line = text(self.frame, "", "small", colour=theme.MUTED)
-        wrap_within(self.line, self.frame)
+        wrap_within(self.line, self.frame, margin=36)
         self.line.pack(side="bottom", anchor="w", padx=theme.px(16), pady=(0, theme.px(14)))
         tk.Misc.bind(self.frame, "<Destroy>", self._destroyed, add="+")
 
