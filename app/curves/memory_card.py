@@ -49,9 +49,9 @@ class MemoryCard:
         self.facts = frame(self.frame)
         self.facts.grid_columnconfigure(0, weight=1)
         self.warning = text(self.frame, "", "small", colour=theme.WARN)
-        wrap_within(self.warning, self.frame)
+        wrap_within(self.warning, self.frame, margin=36)
         self.line = text(self.frame, "", "small", colour=theme.MUTED)
-        wrap_within(self.line, self.frame)
+        wrap_within(self.line, self.frame, margin=36)
         self.line.pack(side="bottom", anchor="w", padx=theme.px(16), pady=(0, theme.px(14)))
         tk.Misc.bind(self.frame, "<Destroy>", self._destroyed, add="+")
 
@@ -145,7 +145,8 @@ class MemoryCard:
     def _say(self) -> None:
         said = with_titles(self.answer.error) or remark(self.answer)
         if self._machine is not None and self.answer.rows:
-            said += f" Whether it fits is asked of the GPUs of {self._machine.name}: {self._machine}"
+            ask = "" if self._machine.at else f" “Ask {self._machine.name}” under Multi-GPU changes that."
+            said += f" {self._machine}{ask}"
         self.line.configure(text=said)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:

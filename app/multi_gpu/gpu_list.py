@@ -11,7 +11,6 @@ from app.state import AppState
 from app.widgets import theme
 from app.widgets.bar import Bar
 from app.widgets.buttons import Button, card, frame, text, wrap_within
-from modules.files import printable
 from modules.machine import Gpu, GpuLoad, gpu_load, visible_gpus
 from modules.run.hosts.hardware import Hardware
 
@@ -138,8 +137,7 @@ class GpuList:
         if machine is None:
             return
         is_asking, fault = self._place.is_asking, self._place.fault
-        obstacle = f"It cannot use its GPUs: {printable(machine.obstacle).rstrip('.')}." if machine.obstacle else ""
-        why = f"It could not be asked again: {fault}" if fault else obstacle
+        why = f"It could not be asked again: {fault}" if fault else ""
         self._known.configure(text=" ".join(filter(None, [str(machine), f"Asking {machine.name}…" * is_asking or why])))
         theme.paint(self._known, fg=theme.WARN if why and not is_asking else theme.MUTED)
         label = "Ask again" if machine.at else f"Ask {machine.name}"
@@ -178,20 +176,17 @@ class GpuList:
         left = theme.px(38)
         name = f"GPU {gpu.index}   {gpu.name.removeprefix('NVIDIA ')}"
         canvas.create_text(left, top + theme.px(17), anchor="w", text=name, fill=colour, font=theme.tk_font("strong"))
-        load_text = format_gpu_load(load)
-        canvas.create_text(
-            width - theme.px(12), top + theme.px(17), anchor="e", text=load_text, fill=theme.resolve(theme.MUTED),
-            font=theme.tk_font("small"),
-        )  # fmt: skip
         used = 0 if load is None or load.memory_used_mib is None else load.memory_used_mib
         memory = f"{gpu.memory_mib / 1024:.0f} GiB"
+        beside = [memory]
         if self._reading is not None and self._reading.machine is None:
-            memory = f"{used / 1024:.1f} of {memory}"
+            beside = [format_gpu_load(load), f"{used / 1024:.1f} of {memory}"]
             self._draw_bar(left, top + theme.px(34), width - theme.px(140), used / max(1, gpu.memory_mib), is_on)
-        canvas.create_text(
-            width - theme.px(12), top + theme.px(37), anchor="e", text=memory, fill=theme.resolve(theme.MUTED),
-            font=theme.tk_font("small"),
-        )  # fmt: skip
+        for line, said in enumerate(beside):
+            canvas.create_text(
+                width - theme.px(12), top + theme.px(17 + 20 * line), anchor="e", text=said,
+                fill=theme.resolve(theme.MUTED), font=theme.tk_font("small"),
+            )  # fmt: skip
 
     def _draw_checkbox(self, left: int, top: int, is_on: bool) -> None:
         side = theme.px(17)

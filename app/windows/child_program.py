@@ -103,6 +103,7 @@ class ProgramWindow:
             self.dialog.window.after(_POLL_MS, partial(self._poll, child))
             return
         self.child = None
+        self.state.place.refresh()  # of which the program may have learnt something
         self.ended(exit_code, output)
 
     def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:

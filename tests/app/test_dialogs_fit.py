@@ -23,6 +23,7 @@ from app.windows.dialog import Dialog
 from app.windows.error_details import ErrorDetails
 from app.windows.file_dialog import FileDialog
 from app.windows.importer import show_import
+from app.windows.kubernetes import KubernetesWindow
 from app.windows.machine import AddMachine, MachineWindow, SetUpWindow
 from app.windows.preflight import PreflightWindow
 from app.windows.shortcuts import show_shortcuts
@@ -88,6 +89,7 @@ DIALOGS: dict[str, Callable[[Driver], object]] = {
     "folder": lambda driver: file_chooser(driver, "folder"),
     "host": host,
     "image": image,
+    "kubernetes": lambda driver: KubernetesWindow(driver.window, driver.window.state_).show(),
     "machine for runs": lambda driver: HostDialog(driver.window, lambda host: None, for_runs=True).show(),
     "machine": lambda driver: MachineWindow(driver.window, driver.window.state_, BETA).dialog.show(),
     "machine that is set up": lambda driver: SetUpWindow(driver.window, driver.window.state_, BETA, None).dialog.show(),

@@ -114,6 +114,14 @@ def test_from_an_address_and_a_key_to_a_model(
             window = dialog(driver, "Checking the settings on beta")
             driver.wait(lambda: "Nothing was started on beta." in driver.text(window), "the check")
             driver.click_button("Close")
+            known = driver.window.state_.place.machine
+            assert known is not None
+            assert known.at, "its devices are known since it was chosen"
+            driver.window.state_.views.preflight()
+            window = dialog(driver, "Preflight check")
+            driver.wait(lambda: "Ready to train" in driver.text(window), "the preflight of beta")
+            assert "settings on beta" in driver.text(window)
+            driver.click_button("Close")
             assert not (beta / "runs").exists()
             driver.press("F5")
             driver.wait(lambda: driver.window.state_.run, driver.text())

@@ -451,6 +451,7 @@ class FarSide:
     def do_preflight(self, asked: dict[str, Any], _data: bytes) -> None:
         """Run preflight.py, with a config or without, and tell its lines, its report (JSON) whenever it has changed,
         and its exit code. It ends with this connection, or at any request."""
+        self._keep_all()
         os.makedirs(self._at("partial"), exist_ok=True)
         config, report = (self._at("partial", f"preflight-{os.getpid()}{end}.json") for end in ("", "-report"))
         argv = [self._python(asked["python"]), "scripts/preflight.py", "--stop_from_stdin", "--json", report]
