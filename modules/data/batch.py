@@ -222,10 +222,13 @@ def stack_samples(
         if name not in varying_length:
             stacked[name] = torch.stack(own, out=stacked.get(name))
             continue
-        padded = stacked.get(name, own[0].new_empty(layout[name][1])).zero_()
-        for row, tensor in zip(padded, own, strict=True):
-            row[: len(tensor)] = tensor
         lengths = torch.tensor([len(tensor) for tensor in own])
-        stacked[name + LENGTH] = stacked.get(name + LENGTH, lengths).copy_(lengths)
-        stacked[name] = padded
+        if given is None:
+            stacked[name + LENGTH] = lengths
+            stacked[name] = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
+            continue
+        stacked[name + LENGTH].copy_(lengths)
+        stacked[name].zero_()
+        for number, tensor in enumerate(own):
+            stacked[name][number, : len(tensor)] = tensor
     return stacked

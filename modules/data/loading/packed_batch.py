@@ -83,7 +83,7 @@ class PackedBatch:
 def large_places(layout: Layout) -> list[Tensor] | None:
     """Where a worker makes the tensors of a batch, [B, ...] each, so that `PackedBatch.pack` has none to copy; None if
     it is small, or there is no room."""
-    samples = layout[0][1][:1]
+    samples = layout[0][1][:1] if layout else torch.Size([0])
     whole: Layout = ((torch.int64, samples), (torch.int64, samples), (torch.float64, samples), *layout)
     size = sum(map(_aligned_bytes, whole))
     buffer = _new_buffer(size) if size > SLOT_BYTES else None
