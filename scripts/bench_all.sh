@@ -8,7 +8,7 @@ set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 cd "$root" || exit 1
 python=$root/.venv/bin/python
-all='trainer_overhead classifier diffusion scaling backup supervisor monitoring healthy_run data_order host_memory many_ranks window window_under_load'
+all='trainer_overhead classifier diffusion scaling backup supervisor monitoring healthy_run data_order data_loading host_memory many_ranks window window_under_load'
 failed=
 
 case "${1:-}" in -h | --help)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from modules.data.nested import map_leaves, put_tensors
 LENGTH = ".length"
 # Tensors of references are `reference.0` and so on; a cached example with `references.dropped` is trained without.
 REFERENCE, REFERENCES, DROPPED_REFERENCES = "reference.", "references", "references.dropped"
+
+
+Layout: TypeAlias = tuple[tuple[torch.dtype, torch.Size], ...]  # of several tensors
 
 
 class MapDataset(Protocol):
@@ -199,18 +202,38 @@ def _cut(tensors: Mapping[str, Tensor], part: slice) -> dict[str, Tensor]:
     return found
 
 
-def stack_samples(samples: Sequence[dict[str, Tensor]], varying_length: Collection[str] = ()) -> dict[str, Tensor]:
-    """The tensors of samples, stacked to [B, ...].
+def stack_samples(
+    samples: Sequence[dict[str, Tensor]],
+    varying_length: Collection[str] = (),
+    places: Callable[[Layout], Sequence[Tensor] | None] = lambda layout: None,
+) -> dict[str, Tensor]:
+    """The tensors of samples, stacked to [B, ...], in `places` for such a layout, if it gives some.
 
     Those that `varying_length` names are padded with zeros to the longest one, and NAME.length, int64 [B], says how
     long each is.
     """
-    stacked = {}
-    for name in samples[0]:
-        own = [sample[name] for sample in samples]
+    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+    layout: dict[str, tuple[torch.dtype, torch.Size]] = {}
+    for name, own in columns.items():
+        shape = own[0].shape
         if name in varying_length:
-            stacked[name + LENGTH] = torch.tensor([len(tensor) for tensor in own])
+            layout[name + LENGTH] = torch.int64, torch.Size([len(own)])
+            shape = torch.Size([max(map(len, own)), *shape[1:]])
+        layout[name] = own[0].dtype, torch.Size([len(own), *shape])
+    is_uniform = all(tensor.dtype == own[0].dtype for own in columns.values() for tensor in own)
+    given = places(tuple(layout.values())) if is_uniform else None
+    stacked = dict(zip(layout, given or (), strict=bool(given)))
+    for name, own in columns.items():
+        if name not in varying_length:
+            stacked[name] = torch.stack(own, out=stacked.get(name))
+            continue
+        lengths = torch.tensor([len(tensor) for tensor in own])
+        if given is None:
+            stacked[name + LENGTH] = lengths
             stacked[name] = torch.nn.utils.rnn.pad_sequence(own, batch_first=True)
-        else:
-            stacked[name] = torch.stack(own)
+            continue
+        stacked[name + LENGTH].copy_(lengths)
+        stacked[name].zero_()
+        for number, tensor in enumerate(own):
+            stacked[name][number, : len(tensor)] = tensor
     return stacked

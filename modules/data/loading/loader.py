@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from modules.config import Concept
 from modules.config.sections.data import DataSettings
@@ -25,6 +26,7 @@ from modules.data.index.problems import Problem
 from modules.data.loading.micro_batches import micro_batches
 from modules.data.loading.on_the_fly import UnreadableImage
 from modules.data.loading.order import Order, StepSamples
+from modules.data.loading.packed_batch import large_places
 from modules.data.loading.shares import Shares, ShareTable
 from modules.data.loading.worker_batches import (
     Loading,
@@ -87,8 +89,10 @@ class MicroBatchDataset(MicroBatchReader):
         samples = [self._sample(row, seed, generator, problems) for row, seed in rows_and_seeds]
         if self._mixing is not None and micro_batch.partners:
             samples = self._mixed(self._mixing, samples, micro_batch, generator, problems)
+        varying = getattr(self._transform, "varying_length", ())
+        is_sent = get_worker_info() is not None
         return Batch(
-            tensors=stack_samples(samples, getattr(self._transform, "varying_length", ())),
+            tensors=stack_samples(samples, varying, large_places) if is_sent else stack_samples(samples, varying),
             ids=torch.tensor(micro_batch.rows, dtype=torch.int64),
             seeds=torch.tensor(micro_batch.seeds, dtype=torch.int64),
             weights=torch.tensor(

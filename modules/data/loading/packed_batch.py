@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from modules.data.batch import Batch
+from modules.data.batch import Batch, Layout
 from modules.data.index.problems import Problem
 from modules.torch_compat import shared_storage
 
 ALIGNMENT_BYTES = 64  # of the start of each tensor
+SLOT_BYTES = 1 << 20  # of a larger batch, the handshake is a small part
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class PackedBatch:
 
     buffer: Tensor | NDArray[np.uint8]  # uint8 [bytes], in shared memory; an array if that is full; empty if in a slot
     slot: int | None
-    layout: tuple[tuple[torch.dtype, torch.Size], ...]  # of ids, seeds, weights, then of every name
+    layout: Layout  # of ids, seeds, weights, then of every name
     names: tuple[str, ...]
     is_last_of_step: bool
     step_samples: int
@@ -40,13 +41,15 @@ class PackedBatch:
 
     @classmethod
     def pack(cls, batch: Batch, slots: Tensor | None = None, slot: int = 0) -> PackedBatch:
-        """Copy the tensors of `batch` into one buffer, or into one of the `slots`, uint8 [N, bytes], if they fit."""
+        """Copy the tensors of `batch` into one buffer, or into one of the `slots`, uint8 [N, bytes], if they fit; those
+        made in `large_places` stay there."""
         tensors = [batch.ids, batch.seeds, batch.weights, *batch.tensors.values()]
         layout = tuple((tensor.dtype, tensor.shape) for tensor in tensors)
         size = sum(map(_aligned_bytes, layout))
         in_slot = slots is not None and size <= slots.shape[1]
+        made = None if in_slot else _own_buffer(tensors[3:], layout, size)
         packed = cls(
-            buffer=np.empty(0, np.uint8) if in_slot else _new_buffer(size),
+            buffer=np.empty(0, np.uint8) if in_slot else _new_buffer(size) if made is None else made,
             slot=slot if in_slot else None,
             layout=layout,
             names=tuple(batch.tensors),
@@ -56,8 +59,9 @@ class PackedBatch:
             structure=batch.structure,
         )
         buffer = packed.buffer if slots is None or not in_slot else slots[slot]
-        for view, tensor in zip(packed._views(buffer), tensors, strict=True):
-            view.copy_(tensor)
+        for view, tensor in zip(_views(buffer, layout), tensors, strict=True):
+            if made is None or view.data_ptr() != tensor.data_ptr():
+                view.copy_(tensor)
         return packed
 
     def unpack(self, slots: Tensor | None = None) -> Batch:
@@ -65,7 +69,7 @@ class PackedBatch:
         buffer = self.buffer
         if slots is not None and self.slot is not None:
             buffer = slots[self.slot, : sum(map(_aligned_bytes, self.layout))].clone()
-        ids, seeds, weights, *others = self._views(buffer)
+        ids, seeds, weights, *others = _views(buffer, self.layout)
         tensors = dict(zip(self.names, others, strict=True))
         return Batch(
             tensors, ids, seeds, weights, self.is_last_of_step, self.step_samples, self.problems, self.structure
@@ -75,11 +79,33 @@ class PackedBatch:
         """Called by the DataLoader if pin_memory is on."""
         return replace(self, buffer=torch.as_tensor(self.buffer).pin_memory())
 
-    def _views(self, given: Tensor | NDArray[np.uint8]) -> Iterator[Tensor]:
-        buffer = torch.as_tensor(given)
-        starts = accumulate(map(_aligned_bytes, self.layout), initial=0)
-        for (dtype, shape), start in zip(self.layout, starts, strict=False):
-            yield buffer[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+
+def large_places(layout: Layout) -> list[Tensor] | None:
+    """Where a worker makes the tensors of a batch, [B, ...] each, so that `PackedBatch.pack` has none to copy; None if
+    it is small, or there is no room."""
+    samples = layout[0][1][:1] if layout else torch.Size([0])
+    whole: Layout = ((torch.int64, samples), (torch.int64, samples), (torch.float64, samples), *layout)
+    size = sum(map(_aligned_bytes, whole))
+    buffer = _new_buffer(size) if size > SLOT_BYTES else None
+    return list(_views(buffer, whole))[3:] if isinstance(buffer, Tensor) else None
+
+
+def _own_buffer(tensors: Sequence[Tensor], layout: Layout, size: int) -> Tensor | None:
+    """The buffer of `size` bytes that the tensors of a batch are in already, behind room for three others."""
+    storage = tensors[-1].untyped_storage() if tensors else None
+    if storage is None or storage.nbytes() != size or not storage.is_shared():
+        return None
+    buffer = torch.empty(0, dtype=torch.uint8).set_(storage)
+    places = list(_views(buffer, layout))[3:]
+    is_in_place = all(a.data_ptr() == b.data_ptr() and b.is_contiguous() for a, b in zip(places, tensors, strict=True))
+    return buffer if is_in_place else None
+
+
+def _views(given: Tensor | NDArray[np.uint8], layout: Layout) -> Iterator[Tensor]:
+    buffer = torch.as_tensor(given)
+    starts = accumulate(map(_aligned_bytes, layout), initial=0)
+    for (dtype, shape), start in zip(layout, starts, strict=False):
+        yield buffer[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def _new_buffer(size: int) -> Tensor | NDArray[np.uint8]:

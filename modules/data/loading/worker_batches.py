@@ -26,13 +26,12 @@ from modules.config import TandemError, TrainingError
 from modules.config.code_errors import describe_code_error
 from modules.config.sections.data import DataSettings
 from modules.data.batch import Batch, MicroBatch
-from modules.data.loading.packed_batch import PackedBatch
+from modules.data.loading.packed_batch import SLOT_BYTES, PackedBatch
 from modules.machine import hostname
 
 Received: TypeAlias = "Batch | PackedBatch | _WorkerError"
 Loading: TypeAlias = "DataLoader[Received]"
 
-_SLOT_BYTES = 1 << 20  # of a larger batch, the handshake is a small part
 _LEAVE_WITHIN_S: Final = 1.0
 _AFTER_QUEUES: Final = -100  # multiprocessing's queues write what is left in them at -5
 # Of one DataLoader of torch 2.13: its queue of results (3) and its event (5), and the queue of requests of each worker.
@@ -113,11 +112,11 @@ def data_loader(
 
 
 def _new_slots(number: int) -> Tensor | None:
-    """uint8 [number, _SLOT_BYTES]: memory of this process that those forked from it share. It is taken only where it is
+    """uint8 [number, SLOT_BYTES]: memory of this process that those forked from it share. It is taken only where it is
     written, and unlike torch's it is not in /dev/shm, which may be full."""
     if torch.multiprocessing.get_start_method() != "fork":
         return None
-    return torch.frombuffer(mmap(-1, number * _SLOT_BYTES), dtype=torch.uint8).view(number, _SLOT_BYTES)
+    return torch.frombuffer(mmap(-1, number * SLOT_BYTES), dtype=torch.uint8).view(number, SLOT_BYTES)
 
 
 def received(loading: Loading) -> Iterator[Batch]:

@@ -11,7 +11,8 @@ import torch
 
 from modules.config import TrainingError
 from modules.data.cache.cache import Cache
-from modules.data.cache.encode_batches import encode_batch_size
+from modules.data.cache.encode import decoding_threads
+from modules.data.cache.encode_batches import EncodeBatches, encode_batch_size
 from tests.data.helpers import (
     RecordingEncode,
     config_for,
@@ -54,6 +55,25 @@ def test_encode_batches_do_not_depend_on_the_rank_count(folder: Path, tmp_path: 
     one_by_one = cache.batches(cache.missing(), 1)
     assert list(one_by_one) == [[row] for row in range(10)]
     assert list(cache.batches(cache.missing()[:0], 3)) == []
+
+
+def test_the_images_to_encode_are_counted_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting takes a millisecond at a million images."""
+    config = config_for(folder, cache=tmp_path / "c")
+    counted, count = list[EncodeBatches](), EncodeBatches.__len__
+
+    def counting(batches: EncodeBatches) -> int:
+        counted.append(batches)
+        return count(batches)
+
+    monkeypatch.setattr(EncodeBatches, "__len__", counting)
+    encode_missing(Cache(tmp_path / "c", "f", indexed(config), config), RecordingEncode())
+    assert len(counted) < 5
+
+
+def test_the_cores_of_a_machine_are_divided_among_those_that_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.data.cache.encode.cpu_count", lambda: 64)
+    assert [decoding_threads(encoders) for encoders in (1, 8, 64)] == [32, 8, 4]
 
 
 def test_batch_is_encoded_without_its_broken_image(folder: Path, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from modules.data.batch import Batch
+from modules.data.batch import Batch, stack_samples
 from modules.data.index.problems import Problem
-from modules.data.loading.packed_batch import ALIGNMENT_BYTES, PackedBatch
+from modules.data.loading.packed_batch import ALIGNMENT_BYTES, PackedBatch, large_places
 
 
 @pytest.mark.parametrize("slot_bytes", [None, 100, 5000])
@@ -54,6 +54,21 @@ def test_tensors_share_one_buffer_and_are_aligned() -> None:
     tensors = packed.unpack().tensors
     assert {t.untyped_storage().data_ptr() for t in tensors.values()} == {torch.as_tensor(packed.buffer).data_ptr()}
     assert all(t.storage_offset() * t.element_size() % ALIGNMENT_BYTES == 0 for t in tensors.values())
+
+
+def test_a_large_batch_is_made_where_it_is_sent_from() -> None:
+    samples = [{"latents": torch.randn(4, 300, 300), "states": torch.randn(length, 700)} for length in (5, 9, 1)]
+    made = stack_samples(samples, ("states",), large_places)
+    usual = stack_samples(samples, ("states",))
+    assert list(made) == list(usual) == ["latents", "states.length", "states"]
+    ids, seeds = torch.arange(6).view(2, 3)
+    weights = torch.ones(3, dtype=torch.float64)
+    packed = PackedBatch.pack(Batch(made, ids, seeds, weights, is_last_of_step=True, step_samples=3))
+    assert torch.as_tensor(packed.buffer).data_ptr() == made["latents"].untyped_storage().data_ptr()
+    received = packed.unpack()
+    assert all(received.tensors[name].equal(tensor) for name, tensor in usual.items())
+    assert (received.ids.tolist(), received.seeds.tolist()) == ([0, 1, 2], [3, 4, 5])
+    assert large_places(((torch.float32, torch.Size([3, 4])),)) is None, "a small one has a slot"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
