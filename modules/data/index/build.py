@@ -141,9 +141,11 @@ def _index_columns(
 
 def trained_frames(settings: TrainConfig, columns: Mapping[str, Column]) -> NDArray[np.int32]:
     """int32 [images]: frames that each is trained with, 1 of stills, from the columns frames and fps."""
-    fps, step = columns["fps"].astype(np.float64), settings.clip_step
+    fps = columns["fps"].astype(np.float64)
     frames = np.ones(len(fps), dtype=np.int32)
-    for row in np.flatnonzero(fps).tolist() if step is not None else ():
+    if (step := settings.clip_step) is None:
+        return frames
+    for row in np.flatnonzero(fps).tolist():
         found = moments(int(columns["frames"][row]), float(fps[row]), settings.clip_rate)
         frames[row] = clip_frames(found, settings.frames, step)
     return frames
