@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from modules.config import ConfigError, TrainConfig
 from modules.data.batch import Example
+from modules.families._by_name import family_class
 from modules.files.videos import Clip, read_video_header
 from modules.monitoring import save_sample
 from modules.training.actions.sample import _pack, _unpack
@@ -138,6 +141,27 @@ def test_frames_that_a_model_does_not_generate_are_refused(family: str, frames: 
     config = TrainConfig.model_validate({"family": family, "samples": [{"prompt": "a", "frames": frames}]})
     with pytest.raises(ConfigError, match=said):
         sample_requests(config, 16)
+
+
+@pytest.mark.parametrize("changes", [{"boundary_ratio": 0.875}, {"expand_timesteps": True}])
+def test_a_later_model_is_refused_before_it_is_loaded(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "wan")
+    index = tmp_path / "wan" / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | changes))
+    config = TrainConfig.model_validate({"family": "wan", "base_model": str(index.parent)})
+    for read in (family_class("wan").base_model_notes, family_class("wan").load_for_training):
+        with pytest.raises(ConfigError, match=r"base_model is Wan 2\.2, which"):
+            read(config)
+
+
+def test_a_scheduler_without_flow_matching_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "wan")
+    file = tmp_path / "wan" / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use_flow_sigmas": False}))
+    config = TrainConfig.model_validate({"family": "wan", "base_model": str(tmp_path / "wan")})
+    for read in (family_class("wan").check_small_parts, family_class("wan").load_for_training):
+        with pytest.raises(ConfigError, match="has no flow matching: use_flow_sigmas is False"):
+            read(config)
 
 
 @pytest.mark.slow
