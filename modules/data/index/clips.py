@@ -59,5 +59,13 @@ def read_clip(path: str, clip: ClipTimes) -> Iterator[Image.Image]:
     return video_frames(path, lambda times: nearest_frames(times, clip.times()))
 
 
+def clip_notes(frames: int, fps: float, trained: int, most: int, *, is_steady: bool) -> Iterator[str]:
+    """What its owner should know of a video that is `trained` with so many of its frames, of at most `most`."""
+    if trained == 1 < min(frames, most):
+        yield f"too short for a clip ({frames} frames, {frames / fps:.2g} s): one frame is trained on"
+    if not is_steady:
+        yield f"its frames come at a variable rate ({fps:.3g} a second on average): the nearest are taken"
+
+
 def _ratio(number: float) -> Fraction:
     return Fraction(number).limit_denominator(_DENOMINATOR)
