@@ -21,7 +21,7 @@ _DENOMINATOR: Final = 1001  # of NTSC's rates
 
 @dataclass(frozen=True)
 class ClipTimes:
-    """`frames` moments of a video from the moment `start` on, `rate` a second. Its text is part of the keys of a cache."""
+    """`frames` moments of a video from the moment `start` on, `rate` a second; as a text, part of the cache's keys."""
 
     start: int
     frames: int
