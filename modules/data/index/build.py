@@ -134,6 +134,7 @@ def _index_columns(
         ),
         findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
         clip_rate=settings.clip_rate,
+        most_frames=1 if step is None else settings.frames,
     )
     _refuse_empty(columns, header, list(scans.values()), takes_videos=step is not None)
     return columns, header

@@ -210,6 +210,10 @@ def test_the_window_shows_first_frames_and_how_long_videos_last(place: Path, tmp
     assert rows["still.png"] == ("32x24", 0)
     (buckets,) = (record["buckets"] for record in records if record["type"] == "buckets")
     assert ["32x24x9", 2, 2] in buckets  # type: ignore[operator]
+    problems = {Path(str(each["path"])).name: each["kind"] for each in records if each["type"] == "problem"}
+    assert (problems["tiny.mp4"], problems["broken.mp4"]) == ("video", "broken")
+    single = [each for each in survey(configured(place, frames=1)) if each["type"] == "problem"]
+    assert all(each["kind"] != "video" for each in single), "one frame is what was asked for"
     groups, unreadable = near_duplicates(place, 4)
     assert {Path(image.file).name for group in groups for image in group} >= {"long.mp4", "slower.mp4"}
     assert unreadable == 1
