@@ -141,7 +141,7 @@ class Viewer(SampleViewer):
     """One image at full size; its settings can be taken over."""
 
     titles = _TITLES
-    keys_help = "Left and right: other images.  Esc: close."
+    keys_help = "Left and right: other images.  Space: pause a video.  Esc: close."
 
     def __init__(self, parent: Results, sample: SampleFile, use: Use, train_on: TrainOn):
         super().__init__(parent, parent, sample)

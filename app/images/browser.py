@@ -31,6 +31,7 @@ _FILTERS: Final = {
     "caption": "Without a caption",
     "duplicate": "Duplicates",
     "tiny": "Too small",
+    "video": "Short or uneven videos",
 }
 _Files: TypeAlias = Mapping[int, CaptionFiles]  # the caption settings of each concept
 

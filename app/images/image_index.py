@@ -27,6 +27,7 @@ _COUNTED: Final = {
     "broken": "unreadable",
     "caption": "without a caption",
     "tiny": "too small",
+    "video": "short or uneven",
     "duplicate": "duplicate",
 }
 
@@ -61,7 +62,7 @@ class IndexedImage:
 
 @dataclass(frozen=True)
 class ImageProblem:
-    """A problem with one file; `kind` is broken, caption, tiny or duplicate."""
+    """A problem with one file; `kind` is broken, caption, tiny, video or duplicate."""
 
     concept: int
     file: Path

@@ -20,7 +20,13 @@ _ANNOTATE: Final = (
 _DUPLICATES: Final = "Near-duplicates, under Tools, shows them side by side and moves those that you mark to the trash."
 _TRASH: Final = "Move the selected unreadable images to the trash (Delete), or all if none is selected; with captions"
 _ROWS_AT_ONCE: Final = 1000
-_KINDS: Final = {"broken": "unreadable", "caption": "no caption", "tiny": "too small", "duplicate": "duplicate"}
+_KINDS: Final = {
+    "broken": "unreadable",
+    "caption": "no caption",
+    "tiny": "too small",
+    "video": "odd video",
+    "duplicate": "duplicate",
+}
 
 
 class ProblemList(tk.Frame):

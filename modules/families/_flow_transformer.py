@@ -97,6 +97,7 @@ class FlowTransformer(DiffusionFamily):
     }
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
+        self.check_index(components.index)
         self.options, self.components = options, components
         self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
@@ -138,7 +139,9 @@ class FlowTransformer(DiffusionFamily):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What a transformer's file is completed with; see Family for the errors."""
         check_family(config, cls.facts.pipelines)
-        base = cls._base(config)
+        base, options = cls._base(config), read_options(cls.Options, config.family_options)
+        if found := find_scheduler(config.base_model, options.layout, cls.facts, options.text_encoder_files):
+            cls.check_index(found[1])
         folder = base.folder()
         notes = [] if folder is None else stored_notes(config, folder, cls._networks(base))
         model: Any = cls.meta_model(config)
@@ -234,6 +237,10 @@ class FlowTransformer(DiffusionFamily):
         images = [each.image for each in request.references]
         sizes = [self.config.picture_size(*each.size) or each.size for each in images]
         return [each.resize(size, Image.Resampling.LANCZOS) for each, size in zip(images, sizes, strict=True)]
+
+    @classmethod
+    def check_index(cls, index: Mapping[str, Any]) -> None:
+        """Raises ConfigError if the family does not train the model with this model_index.json."""
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:

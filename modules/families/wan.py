@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from modules.config import ConfigError
 from modules.diffusion.text_states import TextBatch
 from modules.facts.wan import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -24,6 +25,15 @@ class Wan(FlowTransformer):
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         return cast(Tensor, self.model(x_t, 1000 * sigma, _padded(text[PROMPT]), return_dict=False)[0])
+
+    @classmethod
+    def check_index(cls, index: Mapping[str, Any]) -> None:
+        """Wan 2.2 has two transformers, or another autoencoder."""
+        if index.get("boundary_ratio") is not None or index.get("expand_timesteps"):
+            raise ConfigError(
+                "base_model is Wan 2.2, which this family does not train.",
+                f"Use Wan 2.1, for example {next(iter(FACTS.models))}.",
+            )
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

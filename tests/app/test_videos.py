@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from app.monitor.tiles import read_image
@@ -14,6 +15,7 @@ from modules.monitoring.images import save_sample
 from modules.run.view.event_records import SampleFile
 from tests.app.driver import Driver
 
+pytest.importorskip("av")
 SIDE = 32
 
 

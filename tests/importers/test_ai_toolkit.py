@@ -353,6 +353,17 @@ def test_architectures(tmp_path: Path, model: dict[str, object], family: str) ->
     assert imported(tmp_path, model={"name_or_path": "a/b", **model}).config.family == family
 
 
+def test_clips_of_a_model_of_videos(tmp_path: Path) -> None:
+    model, dataset = {"name_or_path": "a/b", "arch": "wan21"}, {"folder_path": str(tmp_path)}
+    found = imported(tmp_path, model=model, datasets=[{**dataset, "num_frames": 40, "fps": 24}])
+    assert (found.config.family, found.config.frames, found.config.fps) == ("wan", 37, 24.0)
+    assert "spread over the whole video" in reasons(found)["datasets.0.num_frames"]
+    stills = imported(
+        tmp_path, model={"name_or_path": "a/b", "arch": "wan21"}, datasets=[{"folder_path": str(tmp_path)}]
+    )
+    assert stills.config.frames == 1
+
+
 def test_a_frozen_text_encoder_has_no_layers_in_the_pattern(tmp_path: Path) -> None:
     """With one that matches nothing, SD 1 did not start."""
     assert "text_encoder" not in of_model(tmp_path, "sd15", {}).config.lora_targets

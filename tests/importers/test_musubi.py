@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from modules.facts import all_facts
-from modules.importers import ImportResult, import_file
+from modules.importers import ImportResult, common, import_file
 
 DATASETS = """
 [general]
@@ -113,7 +113,7 @@ image_jsonl_file = "list.jsonl"
 cache_directory = "x"
 """
     found = reasons(imported(folder, text))
-    assert found["datasets.0.video_directory"] == "Tandem trains on images: the dataset is left out"
+    assert found["datasets.0.video_directory"] == f"{common.IMAGES_ONLY}: the dataset is left out"
     assert "metadata.jsonl" in found["datasets.1.image_jsonl_file"]
     assert found["datasets.2"] == "it has no image_directory"
     assert found["general.caption_extension"] == "no images are named"

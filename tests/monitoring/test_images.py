@@ -49,6 +49,7 @@ def test_a_prompt_without_spaces_stays_below_its_image() -> None:
 
 
 def test_a_video_is_written_with_its_first_frame_and_moves_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("av")
     frames = tuple(Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue"))
     poster = save_sample(Clip(frames, 10.0), tmp_path / "p.png", {"prompt": "colours", "frames": 3})
     assert poster == frames[0]

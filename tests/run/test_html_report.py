@@ -54,6 +54,7 @@ def test_a_run_leaves_its_report(images: Path, tmp_path: Path) -> None:
 
 
 def test_samples_that_are_videos_move_in_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("av")
     folder = RunFolder(tmp_path / "x")
     folder.make_directories()
     file = folder.samples_dir / "step-000001-00.png"

@@ -90,7 +90,7 @@ class DataSettings(Section):
         0.0,
         title="Frames per second",
         help="Videos are trained at this rate: of each moment, the frame that is nearest in time. 0: the rate that the "
-        "model was trained at, such as 16 of Wan 2.1. Only for families that train on videos.",
+        "model was trained at, such as 16. Only for families that train on videos.",
         unit="per second",
         ge=0,
         le=240,

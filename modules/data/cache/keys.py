@@ -42,6 +42,7 @@ class ViewKeys:
         self._changes = [augmentation(each, SampleRng(0)) != UNCHANGED for each in concepts]  # any view of a concept
         self._geometry: dict[int, bytes] = {}  # of `_numbers` of all rows
         self._concept = index.concept.data  # ten times as quick as numpy for a single number
+        self._has_videos = bool((index.fps > 0).any())
         self._has_references = any(bucket.references for bucket in index.buckets)
         per_concept = np.array([[count_views(c, False), count_views(c, True)] for c in concepts]).reshape(-1, 2)
         self.views = per_concept[index.concept, index.validation.astype(np.int64)]  # [rows]
@@ -61,7 +62,7 @@ class ViewKeys:
         if self._has_references and (sizes := self._index.reference_sizes(row)):
             pictures = self._index.buckets[self._index.bucket[row]].pictures
             hasher.update(f"{sizes}{pictures or ''}".encode())
-        if self._index.is_video(row):
+        if self._has_videos and self._index.is_video(row):
             hasher.update(f"{self._index.clip_times(row, self._start_of(row, variation))}".encode())
         if self._captions_in_key:
             hasher.update(pack_captions(self.captions(row)))
@@ -72,7 +73,7 @@ class ViewKeys:
         variation, flipped = self._split(row, view)
         height, width, top, left, *_ = np.frombuffer(self._numbers(row, variation), dtype=np.int32).tolist()
         bucket = self._index.buckets[self._index.bucket[row]]
-        start = self._start_of(row, variation) if self._index.is_video(row) else 0
+        start = self._start_of(row, variation) if self._has_videos and self._index.is_video(row) else 0
         return Crop((height, width), top, left, bucket, flipped, self._change(row, variation), start)
 
     def captions(self, row: int) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ def _index_columns(
         ),
         findings=tuple(concepts[n].findings if n in concepts else Findings() for n in range(len(settings.concepts))),
         clip_rate=settings.clip_rate,
+        most_frames=1 if step is None else settings.frames,
     )
     _refuse_empty(columns, header, list(scans.values()), takes_videos=step is not None)
     return columns, header
@@ -141,9 +142,9 @@ def _index_columns(
 
 def trained_frames(settings: TrainConfig, columns: Mapping[str, Column]) -> NDArray[np.int32]:
     """int32 [images]: frames that each is trained with, 1 of stills, from the columns frames and fps."""
-    fps, step = columns["fps"].astype(np.float64), settings.clip_step
+    fps = columns["fps"].astype(np.float64)
     frames = np.ones(len(fps), dtype=np.int32)
-    if step is None:
+    if (step := settings.clip_step) is None:
         return frames
     for row in np.flatnonzero(fps).tolist():
         found = moments(int(columns["frames"][row]), float(fps[row]), settings.clip_rate)

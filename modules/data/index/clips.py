@@ -21,7 +21,7 @@ _DENOMINATOR: Final = 1001  # of NTSC's rates
 
 @dataclass(frozen=True)
 class ClipTimes:
-    """`frames` moments of a video from the moment `start` on, `rate` a second."""
+    """`frames` moments of a video from the moment `start` on, `rate` a second; as a text, part of the cache's keys."""
 
     start: int
     frames: int
@@ -57,6 +57,14 @@ def clip_start(
 def read_clip(path: str, clip: ClipTimes) -> Iterator[Image.Image]:
     """The frames of a clip, upright RGB, each decoded when it is asked for. Raises OSError or FileFault."""
     return video_frames(path, lambda times: nearest_frames(times, clip.times()))
+
+
+def clip_notes(frames: int, fps: float, trained: int, most: int, *, is_steady: bool) -> Iterator[str]:
+    """What its owner should know of a video that is `trained` with so many of its frames, of at most `most`."""
+    if trained == 1 < min(frames, most):
+        yield f"too short for a clip ({frames} frames, {frames / fps:.2g} s): one frame is trained on"
+    if not is_steady:
+        yield f"its frames come at a variable rate ({fps:.3g} a second on average): the nearest are taken"
 
 
 def _ratio(number: float) -> Fraction:

@@ -157,6 +157,7 @@ def summarize_concept(
     other_files: Mapping[str, int],
     *,
     uses_masks: bool,
+    most_frames: int = 1,
 ) -> ConceptSummary:
     """The summary of a concept's rows: `columns` are those of an index, and `text_of` is (path, caption) of a row."""
     width, height = (columns[name].astype(np.float64) for name in ("width", "height"))
@@ -202,7 +203,7 @@ def summarize_concept(
         median=median_size(*(columns[name].astype(np.int32) for name in ("width", "height"))),
         videos=len(videos),
         seconds=float((frames[videos] / fps[videos]).sum()),
-        short=int(((trained[videos] == 1) & (frames[videos] > 1)).sum()),
+        short=int(((trained[videos] == 1) & (np.minimum(frames[videos], most_frames) > 1)).sum()),
         uneven=int((~columns["is_steady"].astype(np.bool_)).sum()),
     )
 
@@ -221,9 +222,8 @@ def summarize_concepts(concepts: tuple[Concept, ...], index: Index, *, uses_mask
 
         findings = header.findings[number] if header.findings else Findings()
         others = header.other_files[number] if header.other_files else {}
-        summary = summarize_concept(
-            number, concept, columns, index.buckets, text_of, findings, others, uses_masks=uses_masks
-        )
+        given = number, concept, columns, index.buckets, text_of, findings, others
+        summary = summarize_concept(*given, uses_masks=uses_masks, most_frames=header.most_frames)
         found.append(summary)
     return found
 

@@ -18,7 +18,7 @@ from modules.config import Concept, DataError, TrainConfig
 from modules.config.captions import CaptionPlace, CaptionState
 from modules.data.index.buckets import Bucket
 from modules.data.index.captions import unpack_captions
-from modules.data.index.clips import ClipTimes, moments
+from modules.data.index.clips import ClipTimes, clip_notes, moments
 from modules.data.index.column_store import Column, StringColumn, map_columns
 from modules.data.index.findings import Findings
 from modules.data.index.problems import Problem
@@ -47,6 +47,7 @@ class IndexHeader:
     other_files: tuple[dict[str, int], ...] = ()  # per concept: suffix -> files that are not images, the most first
     findings: tuple[Findings, ...] = ()  # per concept; indexes of 0.1.0 have none
     clip_rate: float = 0.0  # frames per second of clips in training; 0 if videos are passed over
+    most_frames: int = 1  # of a clip
 
     def dump(self) -> str:
         """As JSON."""
@@ -191,19 +192,14 @@ class Index:
         for row in np.flatnonzero(~is_listed).tolist():
             found.append(Problem(self.file(row), CaptionState(int(self.caption_state[row])).explain()))
         for row in np.flatnonzero(self.fps > 0).tolist():
-            found += [Problem(self.file(row), what) for what in self._video_notes(row)]
+            given = int(self.frames[row]), float(self.fps[row]), self.clip_times(row, 0).frames, self.header.most_frames
+            notes = clip_notes(*given, is_steady=bool(self.is_steady[row]))
+            found += [Problem(self.file(row), what) for what in notes]
         other_size = (self.mask_size != np.stack([self.width, self.height], axis=1)).any(axis=1)
         for row in np.flatnonzero(other_size & (self.mask_file[:, 0] >= 0)).tolist():
             size = "x".join(map(str, self.mask_size[row].tolist()))
             found.append(Problem(self.file(row), f"its mask has another size ({size}); the mask was scaled"))
         return found
-
-    def _video_notes(self, row: int) -> Iterator[str]:
-        if self.frames[row] > 1 and self.buckets[self.bucket[row]].frames == 1 and self.header.clip_rate:
-            seconds = int(self.frames[row]) / float(self.fps[row])
-            yield f"too short for a clip ({int(self.frames[row])} frames, {seconds:.2g} s): one frame is trained on"
-        if not self.is_steady[row]:
-            yield f"its frames come at a variable rate ({self.fps[row]:.3g} a second on average): the nearest are taken"
 
 
 def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path, *, by_image: bool = True) -> Path:

@@ -23,6 +23,7 @@ from modules.data.archives.cifar import is_archive, unpacked_concept
 from modules.data.index.buckets import Bucket, bucket_images, split_by_frames
 from modules.data.index.build import in_validation_split, trained_frames
 from modules.data.index.captions import unpack_captions
+from modules.data.index.clips import clip_notes
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.concept_summary import ConceptSummary, caption_warnings, median_size, summarize_concept
 from modules.data.index.expand import parts
@@ -83,7 +84,8 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             if scan.root in roots:  # at another resolution
                 continue
             roots.add(scan.root)
-            problems = list(_problems(rows, scan.root, settings.resolution_of(part)))
+            trained_with = [buckets[each].frames for each in bucket.tolist()]
+            problems = list(_problems(rows, scan.root, settings.resolution_of(part), trained_with, settings.frames))
             below = os.path.relpath(scan.root, root).replace(os.sep, "/") + "/"
             yield from _image_records(
                 rows, part, root, below.removeprefix("./"), [str(each) for each in buckets], bucket.tolist()
@@ -150,6 +152,7 @@ def _summary(
         rows.findings,
         other_files,
         uses_masks=settings.masked_training,
+        most_frames=1 if settings.clip_step is None else settings.frames,
     )
 
 
@@ -213,8 +216,11 @@ def _image_records(
         yield {"type": "pictures", "concept": rows.number, "root": root, "rows": some}
 
 
-def _problems(rows: ConceptRows, root: str, resolution: int) -> Iterator[dict[str, str]]:
-    """Broken, uncaptioned, tiny and duplicate images: path, kind, and what is wrong in plain words."""
+def _problems(
+    rows: ConceptRows, root: str, resolution: int, trained: list[int], most_frames: int
+) -> Iterator[dict[str, str]]:
+    """Broken, uncaptioned, tiny and duplicate images, short and uneven videos: path, kind, and what is wrong in plain
+    words. `trained` are the frames that each is trained with."""
     for problem in rows.problems:
         yield {"path": problem.path, "kind": "broken", "what": problem.what}
     paths = [os.path.join(root, os.fsdecode(path)) for path in rows.paths]
@@ -229,6 +235,11 @@ def _problems(rows: ConceptRows, root: str, resolution: int) -> Iterator[dict[st
             enlarged = (resolution**2 / (width * height)) ** 0.5
             what = f"{width}x{height} is small: it is enlarged {enlarged:.1f} times and will look soft"
             yield {"path": path, "kind": "tiny", "what": what}
+    fps, frames, steady = (rows.columns[name] for name in ("fps", "frames", "is_steady"))
+    for row in np.flatnonzero(fps).tolist():
+        given = int(frames[row]), float(fps[row]), trained[row], most_frames
+        for what in clip_notes(*given, is_steady=bool(steady[row])):
+            yield {"path": paths[row], "kind": "video", "what": what}
     for path, first in _duplicates(paths, rows.columns["size"].tolist()):
         yield {"path": path, "kind": "duplicate", "what": f"the same image as {os.path.relpath(first, root)}"}
 

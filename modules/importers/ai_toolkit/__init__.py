@@ -15,10 +15,11 @@ from modules.importers.ai_toolkit.data import (
     FIRST_TABLE,
     NUMBERED,
     SAMPLE_TABLE,
+    clip_table,
     control_table,
     sample_control_table,
 )
-from modules.importers.ai_toolkit.other_training import other_training, references_of
+from modules.importers.ai_toolkit.other_training import clip_step_of, other_training, references_of
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -33,6 +34,7 @@ TABLES = {
     "the first of datasets": FIRST_TABLE,
     "each of datasets": DATASET_TABLE,
     "each of datasets, for models that edit images": control_table(NUMBERED),
+    "the first of datasets, for models of videos": clip_table(4),
     "each sample": SAMPLE_TABLE,
     "each sample, of models that edit images": sample_control_table(NUMBERED),
 }
@@ -131,6 +133,11 @@ def _datasets(
             table = control_table(references.most)
             control = {name: own.pop(name) for name in table.keys() & own.keys()}
             translation.apply(table, control, prefix, f"concepts.{count}.")
+        if step := clip_step_of(process):
+            table = clip_table(step)
+            given = {name: own.pop(name) for name in table.keys() & own.keys()}
+            if count == 0:
+                translation.apply(table, given, prefix)
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.", {"folder_path": prefix + place})
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
         if trigger and dataset.get("is_reg") is not True:

@@ -18,6 +18,7 @@ from modules.importers.rules import (
 
 NUMBERED = 3  # control_path_1 to control_path_3, and so for the images of a sample
 _NETWORK_WEIGHT = "with a network_weight the loss is weighted, not the LoRA"
+_FRAMES = "spread over the whole video there unless shrink_video_to_frames is false, and at fps from its beginning here"
 _DATA = "not supported; prepare the images beforehand"
 
 
@@ -56,6 +57,17 @@ def _weight(values: Values) -> list[Assignment]:
 def control_table(most: int) -> Table:
     """Of models that edit images; numbered folders replace control_path (toolkit/config_modules.py)."""
     return _table_of_paths("control_path", "references", most)
+
+
+def clip_table(step: int) -> Table:
+    """Of models of videos, whose clips have 1 + a multiple of `step` frames: for all concepts, as the first says."""
+    return Table(
+        rules=(
+            Rule("num_frames", "frames", 1, lambda value: (integer(value) - 1) // step * step + 1, _FRAMES),
+            Rule("fps", "fps", 16, number),
+        ),
+        unsupported=(Unsupported("shrink_video_to_frames", _FRAMES, default=True),),
+    )
 
 
 def sample_control_table(most: int) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from modules.facts import ReferenceFacts
+from modules.facts import ReferenceFacts, all_facts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import control_table
 from modules.importers.flow_families import known_family, reference_facts
@@ -26,6 +26,13 @@ def references_of(process: Mapping[str, object]) -> ReferenceFacts | None:
     """Of a model that edits images, and that Tandem has: then `control_path` is imported."""
     model = process.get("model")
     return reference_facts(known_family(model.get("arch") if isinstance(model, Mapping) else None))
+
+
+def clip_step_of(process: Mapping[str, object]) -> int | None:
+    """Of a model of videos that Tandem has: its clips have 1 + a multiple of it."""
+    model = process.get("model")
+    facts = all_facts().get(str(known_family(model.get("arch") if isinstance(model, Mapping) else None)))
+    return facts.clips.step if facts and facts.clips else None
 
 
 def other_training(process: Mapping[str, object]) -> Iterator[str]:

@@ -17,8 +17,12 @@ from modules.data.index.build import build_index
 from modules.data.index.clips import ClipTimes, clip_frames, clip_start, moments
 from modules.data.index.concept_summary import summarize_concepts
 from modules.data.index.index import Index, load_index
+from modules.data.index.near_duplicates import near_duplicates
+from modules.data.index.survey import survey
 from modules.data.loading.on_the_fly import OnTheFlyExamples
+from modules.data.loading.preview import previews
 from modules.data.rng import SampleRng
+from modules.files.videos import Clip, write_clip
 from tests.data.helpers import RecordingEncode, config_for, encode_missing, fill, indexed, prepare, write_image
 from tests.data.videos import numbered_frame, write_video
 
@@ -196,3 +200,25 @@ def test_the_number_of_frames_is_one_the_family_takes(place: Path) -> None:
     config = configured(place).model_dump(mode="json")
     with pytest.raises(ConfigError, match=r"frames is 12; wan takes 1 \+ a multiple of 4, such as 9 or 13"):
         validate({**config, "frames": 12}, "a.yaml")
+
+
+def test_the_window_shows_first_frames_and_how_long_videos_last(place: Path, tmp_path: Path) -> None:
+    write_clip(place / "slower.mp4", Clip(tuple(numbered_frame(number) for number in range(9)), 4.0))
+    records = list(survey(configured(place)))
+    rows = {row[0]: (row[3], row[-1]) for record in records if record["type"] == "pictures" for row in record["rows"]}  # type: ignore[attr-defined]
+    assert rows["long.mp4"] == ("32x24x9", 3.125)
+    assert rows["still.png"] == ("32x24", 0)
+    (buckets,) = (record["buckets"] for record in records if record["type"] == "buckets")
+    assert ["32x24x9", 2, 2] in buckets  # type: ignore[operator]
+    problems = {Path(str(each["path"])).name: each["kind"] for each in records if each["type"] == "problem"}
+    assert (problems["tiny.mp4"], problems["broken.mp4"]) == ("video", "broken")
+    single = [each for each in survey(configured(place, frames=1)) if each["type"] == "problem"]
+    assert all(each["kind"] != "video" for each in single), "one frame is what was asked for"
+    groups, unreadable = near_duplicates(place, 4)
+    assert {Path(image.file).name for group in groups for image in group} >= {"long.mp4", "slower.mp4"}
+    assert unreadable == 1
+    folder = tmp_path / "preview"
+    folder.mkdir()
+    shown = {Path(each.source).name: each for each in previews(configured(place), folder, 8, 0, 9, cached=True)}
+    assert (shown["long.mp4"].frames, shown["still.png"].frames) == (9, 1)
+    assert shown["long.mp4"].size == (32, 24)

@@ -30,7 +30,7 @@ def test_copies_are_found_and_the_largest_comes_first(tmp_path: Path) -> None:
         [["dark.webp", "3.png", "small.jpg"]],
     )
     assert unreadable == 2, "as the Data section counts them"
-    assert seen[-1] == (15, 15)
+    assert seen[-1] == (16, 16)
 
 
 def test_the_same_shape_in_another_colour_is_another_image(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_images_have_size_bucket_and_captions(folder: Path, tmp_path: Path) -> N
     records = list(survey(config_for(folder, cache=tmp_path)))
     (piece,) = of_type(records, "pictures")
     assert piece["rows"] == [
-        ["a.png", 40, 40, "32x32", "a cat called a\nanother caption", "found", [], ""],
-        ["b.png", 80, 40, "48x24", "a cat called b\nanother caption", "found", [], ""],
-        ["copy.png", 40, 40, "32x32", "", "missing", [], ""],
-        ["dot.png", 8, 8, "32x32", "a cat called dot\nanother caption", "found", [], ""],
+        ["a.png", 40, 40, "32x32", "a cat called a\nanother caption", "found", [], "", 0],
+        ["b.png", 80, 40, "48x24", "a cat called b\nanother caption", "found", [], "", 0],
+        ["copy.png", 40, 40, "32x32", "", "missing", [], "", 0],
+        ["dot.png", 8, 8, "32x32", "a cat called dot\nanother caption", "found", [], "", 0],
     ]
     assert of_type(records, "buckets") == [{"type": "buckets", "buckets": [["32x32", 3, 3], ["48x24", 1, 1]]}]
 
