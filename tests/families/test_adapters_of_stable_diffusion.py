@@ -20,6 +20,7 @@ from modules.training.device.precision import Precision
 from modules.training.memory.model_setup import load_family, prepare_model
 from modules.training.methods.method import apply_adapter, export_of
 from tests.conftest import draw_images
+from tests.families.stills import still
 from tests.runs import Run, same_state, tiny_config, train_alone
 
 PIPELINES = {"stable_diffusion": StableDiffusionPipeline, "stable_diffusion_xl": StableDiffusionXLPipeline}
@@ -208,7 +209,7 @@ def picture_of(family: Family) -> Tensor:
     family.model.to(torch.float64)
     for encoder in family.encoders.values():
         encoder.to(torch.float64)
-    return levels(family.sample(REQUEST))
+    return levels(still(family, REQUEST))
 
 
 def levels(image: Image.Image) -> Tensor:

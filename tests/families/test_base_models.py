@@ -20,6 +20,7 @@ from modules.families._by_name import family_class
 from modules.families._find_family import check_family
 from modules.training.memory.model_setup import check_available
 from tests.families.diffusion_checks import REQUEST, load
+from tests.families.stills import still
 
 
 def cut_off(folder: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_model_that_was_downloaded_before(offline: Path, sd_folder: Path) -> N
     shutil.copytree(sd_folder, repository / "snapshots" / ("0" * 40))
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
-    assert load("stable_diffusion", "owner/model").sample(REQUEST).size == (64, 128)
+    assert still(load("stable_diffusion", "owner/model"), REQUEST).size == (64, 128)
 
 
 @pytest.mark.parametrize("family", ["stable_diffusion", "stable_diffusion_xl"])
@@ -225,7 +226,7 @@ def test_single_file(family: str, sd_folder: Path, sdxl_folder: Path, tmp_path: 
     write_single_file(folder, tmp_path / "model.safetensors", torch.float32, {})
     options = {"layout": str(folder)}
     loaded = load(family, tmp_path / "model.safetensors", family_options=options)
-    assert loaded.sample(REQUEST).tobytes() == load(family, folder).sample(REQUEST).tobytes()
+    assert still(loaded, REQUEST).tobytes() == still(load(family, folder), REQUEST).tobytes()
     with pytest.raises(ConfigError, match=r"on the hub.*HF_HUB_OFFLINE.* family_options.layout"):
         load(family, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"family_options.layout: .* is not a model folder"):
@@ -245,7 +246,7 @@ def test_folder_written_by_older_versions(sd_folder: Path, tmp_path: Path) -> No
     save_file({**weights, "text_model.embeddings.position_ids": torch.arange(77)[None]}, file, {"format": "pt"})
     (folder / "safety_checker").mkdir()
     loaded, plain = load("stable_diffusion", folder), load("stable_diffusion", sd_folder)
-    assert loaded.sample(REQUEST).tobytes() == plain.sample(REQUEST).tobytes()
+    assert still(loaded, REQUEST).tobytes() == still(plain, REQUEST).tobytes()
 
 
 def test_loading_and_saving_log_nothing_of_the_libraries(sd_folder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from modules.families._by_name import family_class
 from scripts.train import dry_run
 from scripts.train_options import parser
 from tests.families.diffusion_checks import REQUEST, batch, load
+from tests.families.stills import still
 
 XL, SD = "stable_diffusion_xl", "stable_diffusion"
 ZERO_SNR = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
@@ -74,7 +75,7 @@ def test_a_single_file_is_trained_as_it_says(
     if not drop:  # as the folder that the file was made of
         original = load(XL, model)
         torch.testing.assert_close(loaded.loss(batch(loaded)), original.loss(batch(original)), rtol=0, atol=0)
-        assert loaded.sample(REQUEST).tobytes() == original.sample(REQUEST).tobytes()
+        assert still(loaded, REQUEST).tobytes() == still(original, REQUEST).tobytes()
 
 
 @pytest.mark.slow
@@ -92,7 +93,7 @@ def test_what_a_run_writes_is_read_back(
         load(family, tmp_path / "model.safetensors", family_options={"layout": str(base)}),
     ):
         assert (again.prediction, again.zero_terminal_snr) == ("v_prediction", True)
-        assert again.sample(REQUEST).tobytes() == trained.sample(REQUEST).tobytes()
+        assert still(again, REQUEST).tobytes() == still(trained, REQUEST).tobytes()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from modules.checkpoint.formats import write_single_file
 from modules.config import ConfigError, TrainConfig
 from modules.families._by_name import family_class
 from tests.families.diffusion_checks import REQUEST, load
+from tests.families.stills import still
 from tests.hub_server import HubServer, hub_server
 
 SD15 = "stable-diffusion-v1-5/stable-diffusion-v1-5"  # where diffusers looks for the configuration of a single file
@@ -32,7 +33,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 
 def image(family: str, name: str | Path) -> bytes:
-    return load(family, name).sample(REQUEST).tobytes()
+    return still(load(family, name), REQUEST).tobytes()
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import torch
 
 from modules.families._latent_diffusion import LatentDiffusion
 from tests.families.diffusion_checks import REQUEST, load
+from tests.families.stills import still
 
 SMALL = replace(REQUEST, width=64, height=64, steps=2)
 # Three prompts and two negative ones, which with SDXL's and SD's encoders are four distinct texts.
@@ -37,7 +38,7 @@ def counted(family: LatentDiffusion) -> Iterator[Counter[str]]:
 
 
 def rounds(family: LatentDiffusion, number: int = 3) -> list[list[bytes]]:
-    return [[family.sample(request).tobytes() for request in REQUESTS] for _ in range(number)]
+    return [[still(family, request).tobytes() for request in REQUESTS] for _ in range(number)]
 
 
 @pytest.mark.slow
@@ -49,18 +50,18 @@ def test_frozen_encoders_run_once_for_each_prompt_of_all_rounds(kind: str, sd_fo
         images = rounds(family)
     assert count == dict.fromkeys(family.components.encoders, len(TEXTS))
     fresh = load(kind, folder)
-    assert images == [[fresh.sample(request).tobytes() for request in REQUESTS]] * 3
+    assert images == [[still(fresh, request).tobytes() for request in REQUESTS]] * 3
 
 
 def test_trained_encoders_run_every_time_and_with_their_newest_weights(sdxl_folder: Path) -> None:
     parts = [{"part": "unet"}, {"part": "text_encoder"}]
     family = load("stable_diffusion_xl", sdxl_folder, parts=parts)
     with counted(family) as count:
-        first = family.sample(SMALL)
+        first = still(family, SMALL)
         with torch.no_grad():
             for weight in family.components.encoders["text_encoder"].parameters():
                 weight.mul_(1.5)
-        second = family.sample(SMALL)
+        second = still(family, SMALL)
     assert count == {"text_encoder": 4, "text_encoder_2": 2}
     assert first.tobytes() != second.tobytes()
 
@@ -70,11 +71,11 @@ def test_a_learned_token_is_encoded_every_time(sd_folder: Path) -> None:
     family.add_placeholder_token("<c>", 1, "cat")
     request = replace(SMALL, prompt="a <c>")
     with counted(family) as count:
-        images = [family.sample(request).tobytes()]
+        images = [still(family, request).tobytes()]
         with torch.no_grad():
             encoder: Any = family.components.encoders["text_encoder"]
             encoder.get_input_embeddings().weight[-1] *= -2
-        images.append(family.sample(request).tobytes())
+        images.append(still(family, request).tobytes())
     assert count == {"text_encoder": 4}
     assert images[0] != images[1]
 
@@ -82,11 +83,11 @@ def test_a_learned_token_is_encoded_every_time(sd_folder: Path) -> None:
 @pytest.mark.slow
 def test_results_under_autocast_are_kept_apart(sd_folder: Path) -> None:
     family = load("stable_diffusion", sd_folder)
-    exact = family.sample(SMALL).tobytes()
+    exact = still(family, SMALL).tobytes()
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = family.sample(SMALL).tobytes()
-        assert rounded == load("stable_diffusion", sd_folder).sample(SMALL).tobytes()
-    assert family.sample(SMALL).tobytes() == exact != rounded
+        rounded = still(family, SMALL).tobytes()
+        assert rounded == still(load("stable_diffusion", sd_folder), SMALL).tobytes()
+    assert still(family, SMALL).tobytes() == exact != rounded
 
 
 @pytest.mark.slow
@@ -94,6 +95,6 @@ def test_the_blank_image_of_inpainting_is_encoded_once_for_each_size(inpainting_
     family = load("stable_diffusion", inpainting_folder)
     requests = [SMALL, replace(SMALL, width=128), replace(SMALL, seed=8)]
     with counted(family) as count:
-        images = [[family.sample(request).tobytes() for request in requests] for _ in range(2)]
+        images = [[still(family, request).tobytes() for request in requests] for _ in range(2)]
     assert count["vae"] == 2
     assert images[0] == images[1]

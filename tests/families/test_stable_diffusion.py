@@ -29,6 +29,7 @@ from tests.families.diffusion_checks import (
     load,
     pipeline,
 )
+from tests.families.stills import still
 
 FAMILIES = ("stable_diffusion", "stable_diffusion_xl")
 VARYING = {"concepts": [{"path": "x", "tag_shuffle": True}]}  # captions are then read in every step
@@ -128,7 +129,7 @@ def test_images_are_bit_identical_to_those_of_diffusers(
     for parts in ([], [{"part": name} for name in family_class(family).submodules]):
         loaded = load(family, folders[family], family_options=options, parts=parts)
         loaded.model.train()
-        assert loaded.sample(REQUEST).tobytes() == expected.tobytes()
+        assert still(loaded, REQUEST).tobytes() == expected.tobytes()
         assert loaded.model.training
 
 
@@ -139,7 +140,7 @@ def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[st
     with torch.no_grad():
         for weight in loaded.model.parameters():
             weight.mul_(1.01)
-    image = loaded.sample(REQUEST)
+    image = still(loaded, REQUEST)
     state = {name: value.double() for name, value in loaded.model.state_dict().items()}
     with torch.no_grad():
         for weight in loaded.model.parameters():
@@ -158,7 +159,7 @@ def test_saved_model_loads_in_diffusers_and_tandem(family: str, folders: dict[st
         generator=torch.Generator().manual_seed(REQUEST.seed),
     ).images[0]
     assert drawn.tobytes() == image.tobytes()
-    assert load(family, tmp_path / "model").sample(REQUEST).tobytes() == image.tobytes()
+    assert still(load(family, tmp_path / "model"), REQUEST).tobytes() == image.tobytes()
     for encoder in (name for name in loaded.submodules if name != "unet"):
         with safe_open(tmp_path / "model" / encoder / "model.safetensors", "pt") as file:
             assert all(name.startswith(("text_model.", "text_projection.")) for name in file.keys())  # noqa: SIM118
@@ -267,7 +268,7 @@ def test_long_prompts_are_chunked_or_truncated(sd_folder: Path) -> None:
     assert numbers.shape == (2, 77)
     assert cut.sample_transform.tokenizer.input_ids("text_encoder", long).equal(numbers[:1])
     assert encoded_text(whole, long)["text_encoder.hidden"].shape[0] == 154
-    assert whole.sample(REQUEST).size == (64, 128)
+    assert still(whole, REQUEST).size == (64, 128)
     assert whole.text_fingerprint() != cut.text_fingerprint()
 
 
@@ -333,7 +334,7 @@ def test_inpainting_model(inpainting_folder: Path, tmp_path: Path) -> None:
     alone, batched = loaded.encode(example(1)), loaded.encode_batch([example(0), example(1)], 4)[1]
     assert torch.equal(alone["hole"], batched["hole"])
     torch.testing.assert_close(alone["kept"], batched["kept"], rtol=1e-4, atol=1e-5)
-    assert loaded.sample(REQUEST).tobytes() == loaded.sample(REQUEST).tobytes()
+    assert still(loaded, REQUEST).tobytes() == still(loaded, REQUEST).tobytes()
     loaded.export(loaded.model.state_dict(), tmp_path / "model")
     saved = StableDiffusionInpaintPipeline.from_pretrained(tmp_path / "model", safety_checker=None)
     assert saved.unet.config.in_channels == 9
@@ -343,20 +344,20 @@ def test_zero_terminal_snr_samples_start_from_pure_noise(sd_folder: Path, tmp_pa
     options = {"prediction_type": "v_prediction", "zero_terminal_snr": True}
     loaded = load("stable_diffusion", sd_folder, family_options=options)
     assert loaded.sample_transform.alphas_cumprod[-1] == 0
-    image = loaded.sample(REQUEST)
+    image = still(loaded, REQUEST)
     loaded.export(loaded.model.state_dict(), tmp_path / "model")
     config = pipeline("stable_diffusion", tmp_path / "model").scheduler.config
     assert (config.prediction_type, config.rescale_betas_zero_snr) == ("v_prediction", True)
     again = load("stable_diffusion", tmp_path / "model")
     assert again.prediction == "v_prediction"
-    assert again.sample(REQUEST).tobytes() == image.tobytes()
+    assert still(again, REQUEST).tobytes() == image.tobytes()
 
 
 def test_fp16_variant_is_loaded(sd_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(sd_folder, tmp_path / "half")
     for file in (tmp_path / "half").rglob("*.safetensors"):
         file.rename(file.with_suffix(".fp16.safetensors"))
-    assert load("stable_diffusion", tmp_path / "half").sample(REQUEST).size == (64, 128)
+    assert still(load("stable_diffusion", tmp_path / "half"), REQUEST).size == (64, 128)
 
 
 def test_families_with_equal_autoencoders_share_no_cache(folders: dict[str, Path]) -> None:

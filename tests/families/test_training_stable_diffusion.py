@@ -18,6 +18,7 @@ from modules.training.memory.model_setup import load_family, prepare_model
 from modules.training.studies.parity import weight_difference
 from tests.conftest import draw_images
 from tests.families.diffusion_checks import load
+from tests.families.stills import still
 from tests.runs import Run, same_state, tiny_config, train_alone
 
 STEPS = 4
@@ -89,7 +90,7 @@ def test_a_run_leaves_samples_and_a_model(name: str, alone: dict[str, Run], conf
     config = read_model_config(folder.model_dir)
     saved = load(name, folder.model_dir, family_options=config.family_options)
     request = SampleRequest("a red disc", "", 64, 64, steps=2, guidance_scale=4.0, seed=1)
-    assert saved.sample(request).size == (64, 64)
+    assert still(saved, request).size == (64, 64)
     before = load_file(Path(str(configs[name].base_model)) / "unet" / "diffusion_pytorch_model.safetensors")
     after = load_file(folder.model_dir / "unet" / "diffusion_pytorch_model.safetensors")
     assert all(not torch.equal(before[key], after[key]) for key in before)
