@@ -71,10 +71,11 @@ class Section(FormSection):
         self.columns.arrange(lambda frame: str(frame) not in hidden)
 
     def wants(self, option: Option) -> bool:
-        """The reference image only for families that take one, or if it is set although they do not."""
+        """A reference image and frames only for families that take them, or if one is set although they do not."""
         facts = all_facts().get(self.state.family.name)
-        takes_none = option.name == "reference" and (facts is None or facts.references is None)
-        if takes_none and not any(str(each.get("reference") or "").strip() for each in self.list.items):
+        taken = {"reference": facts and facts.references, "frames": facts and facts.clips}
+        is_foreign = option.name in taken and taken[option.name] is None
+        if is_foreign and not any(str(each.get(option.name) or "").strip() for each in self.list.items):
             return False
         return super().wants(option)
 

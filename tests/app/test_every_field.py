@@ -57,7 +57,7 @@ FIRST: dict[str, dict[str, object]] = {  # other settings that make a value vali
     "reference_resolution": {"family": "flux_kontext"},
     "reference_dropout": {"family": "flux_kontext"},
     "samples.*.reference": {"family": "flux_kontext"},
-    **{name: {"family": "wan"} for name in ("frames", "fps", "clips")},  # which trains on videos
+    **{name: {"family": "wan"} for name in ("frames", "fps", "clips", "samples.*.frames")},  # which trains on videos
 }
 
 
