@@ -190,15 +190,18 @@ def resources_in_use(runs_dir: Path, own: set[str]) -> dict[str, Resources]:
 
 def _resources(folder: RunFolder) -> Resources:
     copy = read_copy(folder)
-    place = copy.machine if copy is not None and copy.is_underway else ""
+    there = copy if copy is not None and copy.is_underway else None
+    place, joined = ("", None) if there is None else (there.machine, there.joined)
     try:
         data = read_json(folder.config_file)
     except (OSError, FileFault):
-        return Resources(None, place=place)
+        return Resources(None, joined or (), place)
     data = data if isinstance(data, dict) else {}
     numbers = data.get("device_ids")
     devices = numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
-    return Resources(devices, hosts_of_former_run(folder) if data.get("num_nodes") != 1 else (), place)
+    if joined is None:
+        joined = hosts_of_former_run(folder) if data.get("num_nodes") != 1 else []
+    return Resources(devices, joined, place)
 
 
 def cause_of_end(folder: RunFolder, events: EventSummary, code: int | None) -> str:

@@ -549,7 +549,8 @@ class FarSide:
     def _require_backup(self, asked: dict[str, Any]) -> None:
         folder = self._run_folder(asked)
         backups = [each for each in _listed(os.path.join(folder, "backup")) if _PLAIN.fullmatch(each)]
-        if asked["needs_backup"] and not backups:
+        has_run = os.path.exists(os.path.join(folder, "events.jsonl")) or not self._slurm.job_id(asked["run"])
+        if asked["needs_backup"] and has_run and not backups:  # a job that left the queue has lost nothing
             raise Refused(f"the run {asked['run']} has no backup there to be resumed from")
 
     def _has_begun(self, name: str, start_id: str = "") -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from modules.run.folder.commands import COMMAND_NAMES, FORCE_STOP, REGROUP
-from modules.run.remote.far_side import COMMANDS, MARK, Broken, FarSide, receive, send
+from modules.run.remote.far_side import COMMANDS, MARK, RESUMES, Broken, FarSide, receive, send
 from tests.runs import ROOT
 
 SHA = hashlib.sha256(b"abc").hexdigest()
@@ -345,6 +345,19 @@ def test_a_run_is_not_begun_again_over_what_it_has_made(home: Path) -> None:
     }
     assert say(home, start, started, {**started, "id": "2"}) == [{}, {"is_started": True}, {"is_started": False}]
     assert console.read_text() == "before"
+
+
+def test_a_job_that_left_the_queue_is_submitted_again_without_a_backup(home: Path) -> None:
+    folder = home / "runs" / "x"
+    (folder / "backup").mkdir(parents=True)
+    (home / "state").mkdir()
+    (home / "state" / "x.jobs").write_text("Job 5: training with 1 GPU on one node\n")
+    (home / "state" / "x.exit").write_text("130")
+    start = {"do": "start", "run": "x", "machine": "beta", "id": f"{RESUMES}2", "needs_backup": True, "slurm": ["--cpu"]}
+    start |= {"config": "{}", "arguments": [], "python": "false", "token": "", "given": ["--time=2-0"]}
+    assert "no backup there" not in str(say(home, start)), "it is submitted"
+    (folder / "events.jsonl").touch()
+    assert "no backup there to be resumed from" in str(say(home, start))
 
 
 def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:

@@ -21,6 +21,7 @@ from modules.run.folder.pidfile import pidfile_held, write_pidfile
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, remove_host
+from modules.run.hosts.remote_machines import host_log
 from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue import place_run, places
 from modules.run.queue.active_run import resources_in_use
@@ -418,6 +419,11 @@ def test_copies_of_runs_there_take_nothing_here(tmp_path: Path, config_file: str
         assert resources_in_use(tmp_path / "runs", set()) == {"x": Resources(None, (), "beta")}
         mark_copy(folder, Copy(machine="beta", stage="complete"))  # resumed here
         assert resources_in_use(tmp_path / "runs", set()) == {"x": Resources(None, ())}
+        folder.config_file.write_text(json.dumps({"num_nodes": 2}))
+        for joined in (["alpha"], []):  # then it goes on without alpha, whose log is left
+            mark_copy(folder, Copy(machine="beta", joined=joined))
+            assert resources_in_use(tmp_path / "runs", set()) == {"x": Resources(None, joined, "beta")}
+            host_log(folder, "alpha").touch()
 
 
 def test_the_command_of_a_machine_waits_for_the_queue(
