@@ -521,6 +521,7 @@ class FarSide:
         while lock is None and is_known and asked.get("slurm"):  # an earlier connection of this start still submits it
             time.sleep(_POLL_S)
             lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+            is_known = _read(self._state(name, "id")) == asked["id"]  # not if that was refused
         said: list[str] = []
         if lock is None:
             if not is_known:
@@ -694,8 +695,7 @@ class FarSide:
 
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
-        for name in self._names():
-            self._slurm.remove_token(name)
+        self._remove_tokens()
         found = [
             {
                 "name": name,
@@ -710,6 +710,12 @@ class FarSide:
         ]
         others = {each: _bytes_in(self._at(each)) for each in ("data", "cache", "programs")}
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
+
+    def _remove_tokens(self) -> None:
+        """Of all runs that have ended or never came about, also without a folder."""
+        for name in [each[: -len(".token")] for each in _listed(self._at("state")) if each.endswith(".token")]:
+            if not self._is_active(name):
+                self._slurm.remove_token(name)
 
     def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
         """What goes on here: the active runs with the GPUs that they take, and whether files are being sent, compared
@@ -907,6 +913,7 @@ class FarSide:
                 _remove(self._state(name, kind))
             return []
         self._require_none_active()
+        self._remove_tokens()
         self._manifest = None
         removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
         places = [self._at(each) for each in removed]
