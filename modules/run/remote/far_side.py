@@ -578,7 +578,7 @@ class FarSide:
             argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
             code, variables = self._at("code"), self._variables()
             return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
-        for each in (exit_file, self._state(name, "part")):
+        for each in (exit_file, self._state(name, "part"), os.path.join(folder, KEPT_SECRET)):  # that of a killed start
             _remove(each)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):

@@ -12,10 +12,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -173,15 +173,18 @@ def send_to_all(
     `share` gets how much is there, 0 to 1. Raises what one of them raises, and ends the others then.
     """
     lock, done, is_over = threading.Lock(), {host.name: 0.0 for host in hosts}, threading.Event()
+    ended = SimpleQueue[BaseException | None]()
 
     def say(host: Host, line: str) -> None:
         with lock:
+            if is_over.is_set():
+                raise _OthersFailed
             echo(f"{host.name}: {line}" if len(hosts) > 1 else line)
 
     def came(host: Host, part: float) -> None:
-        if is_over.is_set():
-            raise _OthersFailed
         with lock:
+            if is_over.is_set():
+                raise _OthersFailed
             done[host.name] = part
             share(sum(done.values()) / len(done))
 
@@ -190,20 +193,29 @@ def send_to_all(
     def send(host: Host, push: Push) -> None:
         try:
             with_reconnects(host, partial(say, host), push.send)
-        except BaseException:
-            is_over.set()
-            raise
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
 
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        work = [pool.submit(send, *each) for each in zip(hosts, pushes, strict=True)]
-    errors = [error for each in work if (error := each.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, _OthersFailed)):
-        raise error
+    try:
+        for each in zip(hosts, pushes, strict=True):  # nobody waits for one that hangs, or whose machine is away
+            threading.Thread(target=send, args=each, name=f"send to {each[0].name}", daemon=True).start()
+        left = len(hosts)
+        while left:
+            with suppress(Empty):
+                if (error := ended.get(timeout=_LOOKS_EVERY_S)) is not None:  # Windows sees no Ctrl-C in one without
+                    raise error
+                left -= 1
+    except BaseException:
+        with lock:
+            is_over.set()
+        raise
     return pushes
 
 
 class _OthersFailed(Exception):
-    """A transfer to another machine has failed."""
+    """A transfer to another machine has failed, or somebody has ended all."""
 
 
 @dataclass(frozen=True)
