@@ -193,7 +193,7 @@ def send_to_all(
     def send(host: Host, push: Push) -> None:
         try:
             with_reconnects(host, partial(say, host), push.send)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised below
             ended.put(error)
         else:
             ended.put(None)
