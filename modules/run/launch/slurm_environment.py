@@ -139,7 +139,7 @@ def _range(piece: str, text: str) -> list[str]:
         if found is None:
             raise _invalid_node_list(text)
         first, last = found[1], found[2] or found[1]
-        if len(names) + int(last) - int(first) >= _MOST_NODES:
+        if not 0 <= int(last) - int(first) < _MOST_NODES - len(names):
             raise _invalid_node_list(text)
         names += [str(each).zfill(len(first)) for each in range(int(first), int(last) + 1)]
     return names

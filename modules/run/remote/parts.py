@@ -28,12 +28,12 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import compare
 from modules.run.hosts.description import Description
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
-from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.host_list import find_hosts, read_hosts
 from modules.run.hosts.remote_machines import host_log
 from modules.run.hosts.ssh_command import HostError, Unreachable, last_lines, target_address
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.local_settings import is_local
-from modules.run.remote.link import Echo, Link, LinkLost, connect, home_of, with_reconnects
+from modules.run.remote.link import Echo, Link, LinkLost, connect, home_of, is_for_runs, with_reconnects
 from modules.run.remote.run_copy import mark_stage
 from modules.run.remote.sending import Hello, Push, only_there, own_settings, places_there
 
@@ -81,6 +81,11 @@ def machines_with(host: Host, names: Sequence[str], add: str) -> list[Host]:
                 f"Start the run on {cluster} with --nodes N, or leave it out of --with",
             )
     return others
+
+
+def still_listed(names: Sequence[str]) -> list[Host]:
+    """Those of the machines of a run that can be asked still: their end is shown, and none of them is needed for it."""
+    return [host for host in read_hosts() if host.name in names and is_for_runs(host)]
 
 
 def named(machines: Sequence[Host | str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from modules.config import ConfigError, save_config
+from modules.files import Record
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
@@ -23,7 +24,7 @@ from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
-from modules.run.remote.link import Link, LinkLost
+from modules.run.remote.link import Link, LinkLost, connect
 from modules.run.remote.machine import clean
 from modules.run.remote.parts import for_machines, send_to_all
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
@@ -433,6 +434,15 @@ def test_a_stop_without_a_connection_says_what_goes_on(
     assert remote.main([*add, "--then", ""]) == 0
     assert "“echo off” does not run any more." in capsys.readouterr().out
     assert waiting_command("beta") is None
+
+
+def test_results_come_although_a_machine_that_took_part_has_gone(home: Path, folder: RunFolder) -> None:
+    """From the list, as one that is rented no longer; or it was added anew as one that somebody set up by hand."""
+    start = {"do": "start", "run": "x", "machine": "beta", "id": "1", "config": "{}", "arguments": [], "token": ""}
+    with connect(find_hosts(["beta"])[0]) as link:
+        link.ask(Record, **start, python=sys.executable)  # type: ignore[arg-type]
+    add_host(Host.make("by-hand", "me@gamma", "~/tandem"))
+    assert stage_of(folder, Copy(machine="beta", id="1", joined=["gamma", "by-hand"])) == "complete 1"
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:
