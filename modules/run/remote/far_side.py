@@ -56,6 +56,7 @@ _WITH_THE_FOLDER = (*_LOCKS, "push.again", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
 _ENDS_WITHIN_S = 60.0  # a preflight that is asked to, with what it has started
+_TRIES_AGAIN_S = 2.0  # what Slurm was too busy for
 _STILL_THERE_S = 1.0  # after which the other side may say something, too
 _RESULTS = ("model", "best", "saves")
 _ENDS_A_RUN = """import pathlib, sys
@@ -768,6 +769,8 @@ class FarSide:
             with open(os.path.join(folder, "config.json"), "rb") as file:
                 self._answer(file.read(MOST_DATA), file="config.json", last=True)
         told, told_job = time.monotonic(), None
+        command: tuple[dict[str, Any], bytes] | None = None  # that has no answer yet
+        tried = -_TRIES_AGAIN_S
         while True:
             is_active = self._is_active(name)  # before what it wrote last is looked for
             for path in list(_followed(folder)):
@@ -783,11 +786,19 @@ class FarSide:
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
                 self._answer()
                 told = time.monotonic()
-            if select.select([self._source], [], [], _POLL_S)[0]:  # which waits for the answer to each command
+            if command is not None:
+                time.sleep(_POLL_S)
+            elif select.select([self._source], [], [], _POLL_S)[0]:  # which waits for the answer to each command
                 message = receive(self._source)
                 if message is None:
                     raise Broken("the other side has gone")
-                self.do_command(json.loads(message[0]), message[1])
+                command = json.loads(message[0]), message[1]
+            if command is not None and time.monotonic() - tried >= _TRIES_AGAIN_S:
+                try:
+                    self.do_command(*command)
+                    command = None
+                except SlurmFault:  # which passes, as its controller is often too busy to answer
+                    tried = time.monotonic()
 
     def _require_beginning(self, folder: str, size: int, digest: str) -> None:
         if size and _sha256(os.path.join(folder, "events.jsonl"), size) != digest:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modules.files import FileFault, validate_record
+from modules.run.remote.far_side import receive, send
 from modules.run.remote.job import Job
 from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
-from tests.run.remote.test_far_side import say
+from tests.run.remote.test_far_side import ask, program, say
 
 if sys.platform != "win32":
     import fcntl
@@ -168,3 +171,28 @@ def test_a_token_stays_only_while_a_run_needs_it(tmp_path: Path, commands: Path)
         assert {file.name for file in state.glob("*.token")} == {"starts.token"}
     say(home, {"do": "clean", "run": "", "all": False})
     assert not list(state.glob("*.token"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_a_stop_that_slurm_is_too_busy_for_is_tried_again(tmp_path: Path, commands: Path) -> None:
+    home = tmp_path / "home"
+    say(home, {"do": "make"})
+    (home / "state").mkdir()
+    (home / "runs" / "x" / "commands").mkdir(parents=True)
+    (home / "state" / "x.jobs").write_text("Job 5: training\n")
+    answers = 'test -e ended && echo "JobState=CANCELLED" || echo "JobState=PENDING Reason=Priority"'
+    write_command(commands / "scontrol", f"cd {tmp_path}; {answers}")
+    write_command(commands / "scancel", f"cd {tmp_path}; test -e busy && touch ended || {{ touch busy; exit 1; }}")
+    write_command(commands / "squeue", "")
+    with program(home) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        follow = {"do": "follow", "run": "x", "logs": {}, "wholes": {}, "digest": "", "config": False}
+        said: list[Any] = [ask(process, follow)]
+        send(process.stdin, {"do": "command", "run": "x", "command": "stop", "content": ""})
+        while "end" not in said[-1] and "error" not in said[-1]:
+            assert (received := receive(process.stdout)) is not None
+            said.append(json.loads(received[0]))
+        process.stdin.close()
+    assert {"is_active": True, "has_waited": True, "taken": "stop"} in said
+    assert (said[-1]["end"], said[-1]["code"]) == (True, 130)
