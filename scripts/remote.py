@@ -66,7 +66,7 @@ from modules.run.remote.machine import (
     runs_there,
     time_and_cost,
 )
-from modules.run.remote.parts import bring_logs, for_machines, machines_with, resumed_with, together
+from modules.run.remote.parts import bring_logs, for_machines, machines_with, resumed_with, still_listed, together
 from modules.run.remote.preflight import preflight_there
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
@@ -575,7 +575,8 @@ def follow(options: argparse.Namespace) -> int:
             echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
             return INTERRUPTED
         mark_stage(folder, "pulling")
-        others = _that_joined(folder)
+        copy = read_copy(folder)
+        others = still_listed([] if copy is None else copy.joined)
         bring_logs(folder, others)
     if code is None:
         why = "it was killed, or the machine was restarted" if follower.job is None else str(follower.job).rstrip(".")
@@ -587,12 +588,6 @@ def follow(options: argparse.Namespace) -> int:
     echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
     echo(f"Get its results: {_command('pull', options)}")
     return code
-
-
-def _that_joined(folder: RunFolder) -> list[Host]:
-    """The machines that take part in the run of a copy, as far as they are in the list still."""
-    copy = read_copy(folder)
-    return [host for host in read_hosts() if copy is not None and host.name in copy.joined]
 
 
 class _Teller:

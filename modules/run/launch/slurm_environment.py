@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from itertools import product
@@ -13,6 +14,7 @@ from modules.config import ConfigError
 # LaunchParameters=use_interactive_step), and the step that adopts ssh sessions. Their SLURM_NTASKS is the whole job's.
 _FIRST_SPECIAL_STEP: Final = 0xFFFF_FFF0
 _PORTS_PER_NODE: Final = 1000
+_MOST_NODES: Final = 1 << 16  # of one part of a list, which is written out; the largest clusters have a tenth
 _ADVICE = "torchrun and srun set it; without a launcher, unset RANK, WORLD_SIZE and SLURM_PROCID"
 
 
@@ -125,22 +127,29 @@ def expand_nodes(text: str) -> list[str]:
 def _expand(part: str, text: str) -> list[str]:
     pieces = re.split(r"\[([^\]]*)\]", part)  # literal, range, literal, range, ...
     choices = [_range(piece, text) if index % 2 else [piece] for index, piece in enumerate(pieces)]
+    if math.prod(map(len, choices)) > _MOST_NODES:
+        raise _invalid_node_list(text)
     return ["".join(chosen) for chosen in product(*choices)]
 
 
 def _range(piece: str, text: str) -> list[str]:
     names: list[str] = []
     for item in piece.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", item)
         if found is None:
             raise _invalid_node_list(text)
         first, last = found[1], found[2] or found[1]
+        if not 0 <= int(last) - int(first) < _MOST_NODES - len(names):
+            raise _invalid_node_list(text)
         names += [str(each).zfill(len(first)) for each in range(int(first), int(last) + 1)]
     return names
 
 
 def _invalid_node_list(text: str) -> ConfigError:
-    return ConfigError(f"{text!r} is not a list of nodes", "Write it as Slurm does, such as gpu01,gpu02 or gpu[01-04]")
+    return ConfigError(
+        f"{text!r} is not a list of nodes, of at most {_MOST_NODES:,}",
+        "Write it as Slurm does, such as gpu01,gpu02 or gpu[01-04]",
+    )
 
 
 def number(name: str, text: str) -> int:

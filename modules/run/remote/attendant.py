@@ -49,6 +49,7 @@ from modules.run.remote.parts import (
     for_machines,
     machines_with,
     send_to_all,
+    still_listed,
     together,
 )
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, opened_copy, pull, read_copy
@@ -328,7 +329,9 @@ def attend(path: Path, echo: Echo) -> None:
         with opened_copy(path.parent, path.name, copy.machine) as folder:
             try:
                 host = find_hosts([copy.machine], ADD)[0]
-                _Attendant(folder, host, machines_with(host, copy.joined, ADD), copy, echo).go()
+                sends = copy.stage == "sending"
+                others = machines_with(host, copy.joined, ADD) if sends else still_listed(copy.joined)
+                _Attendant(folder, host, others, copy, echo).go()
             except (TandemError, OSError) as error:
                 _keep_fault(folder, error)
                 raise

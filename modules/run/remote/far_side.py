@@ -56,6 +56,7 @@ _WITH_THE_FOLDER = (*_LOCKS, "push.again", _MARKER)
 _PARTIAL = re.compile(r"\.manifest\.json-\d+")
 _POLL_S = 0.5
 _ENDS_WITHIN_S = 60.0  # a preflight that is asked to, with what it has started
+_TRIES_AGAIN_S = 2.0  # what Slurm was too busy for
 _STILL_THERE_S = 1.0  # after which the other side may say something, too
 _RESULTS = ("model", "best", "saves")
 _ENDS_A_RUN = """import pathlib, sys
@@ -521,6 +522,7 @@ class FarSide:
         while lock is None and is_known and asked.get("slurm"):  # an earlier connection of this start still submits it
             time.sleep(_POLL_S)
             lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+            is_known = _read(self._state(name, "id")) == asked["id"]  # not if that was refused
         said: list[str] = []
         if lock is None:
             if not is_known:
@@ -578,7 +580,7 @@ class FarSide:
             argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
             code, variables = self._at("code"), self._variables()
             return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
-        for each in (exit_file, self._state(name, "part")):
+        for each in (exit_file, self._state(name, "part"), os.path.join(folder, KEPT_SECRET)):  # that of a killed start
             _remove(each)  # before the id says whose it would be
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):
@@ -695,8 +697,7 @@ class FarSide:
 
     def do_runs(self, _asked: dict[str, Any], _data: bytes) -> None:
         """All runs, and what the folder holds besides."""
-        for name in self._names():
-            self._slurm.remove_token(name)
+        self._remove_tokens()
         found = [
             {
                 "name": name,
@@ -711,6 +712,12 @@ class FarSide:
         ]
         others = {each: _bytes_in(self._at(each)) for each in ("data", "cache", "programs")}
         self._answer(runs=found, others=others, free=shutil.disk_usage(self.home).free)
+
+    def _remove_tokens(self) -> None:
+        """Of all runs that have ended or never came about, also without a folder."""
+        for name in [each[: -len(".token")] for each in _listed(self._at("state")) if each.endswith(".token")]:
+            if not self._is_active(name):
+                self._slurm.remove_token(name)
 
     def do_activity(self, _asked: dict[str, Any], _data: bytes) -> None:
         """What goes on here: the active runs with the GPUs that they take, and whether files are being sent, compared
@@ -763,6 +770,8 @@ class FarSide:
             with open(os.path.join(folder, "config.json"), "rb") as file:
                 self._answer(file.read(MOST_DATA), file="config.json", last=True)
         told, told_job = time.monotonic(), None
+        command: tuple[dict[str, Any], bytes] | None = None  # that has no answer yet
+        tried = -_TRIES_AGAIN_S
         while True:
             is_active = self._is_active(name)  # before what it wrote last is looked for
             for path in list(_followed(folder)):
@@ -778,11 +787,19 @@ class FarSide:
             if time.monotonic() - told > _STILL_THERE_S:  # so that a lost connection is noticed
                 self._answer()
                 told = time.monotonic()
-            if select.select([self._source], [], [], _POLL_S)[0]:  # which waits for the answer to each command
+            if command is not None:
+                time.sleep(_POLL_S)
+            elif select.select([self._source], [], [], _POLL_S)[0]:  # which waits for the answer to each command
                 message = receive(self._source)
                 if message is None:
                     raise Broken("the other side has gone")
-                self.do_command(json.loads(message[0]), message[1])
+                command = json.loads(message[0]), message[1]
+            if command is not None and time.monotonic() - tried >= _TRIES_AGAIN_S:
+                try:
+                    self.do_command(*command)
+                    command = None
+                except SlurmFault:  # which passes, as its controller is often too busy to answer
+                    tried = time.monotonic()
 
     def _require_beginning(self, folder: str, size: int, digest: str) -> None:
         if size and _sha256(os.path.join(folder, "events.jsonl"), size) != digest:
@@ -908,6 +925,7 @@ class FarSide:
                 _remove(self._state(name, kind))
             return []
         self._require_none_active()
+        self._remove_tokens()
         self._manifest = None
         removed = [*(_OWN if asked["all"] else _DATA), *filter(_PARTIAL.fullmatch, os.listdir(self.home))]
         places = [self._at(each) for each in removed]

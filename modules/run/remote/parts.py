@@ -12,10 +12,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -28,12 +28,12 @@ from modules.run.folder.run_folder import RunFolder
 from modules.run.hosts.check import compare
 from modules.run.hosts.description import Description
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
-from modules.run.hosts.host_list import find_hosts
+from modules.run.hosts.host_list import find_hosts, read_hosts
 from modules.run.hosts.remote_machines import host_log
 from modules.run.hosts.ssh_command import HostError, Unreachable, last_lines, target_address
 from modules.run.join.join_line import JoinLine, parse_address
 from modules.run.join.local_settings import is_local
-from modules.run.remote.link import Echo, Link, LinkLost, connect, home_of, with_reconnects
+from modules.run.remote.link import Echo, Link, LinkLost, connect, home_of, is_for_runs, with_reconnects
 from modules.run.remote.run_copy import mark_stage
 from modules.run.remote.sending import Hello, Push, only_there, own_settings, places_there
 
@@ -81,6 +81,11 @@ def machines_with(host: Host, names: Sequence[str], add: str) -> list[Host]:
                 f"Start the run on {cluster} with --nodes N, or leave it out of --with",
             )
     return others
+
+
+def still_listed(names: Sequence[str]) -> list[Host]:
+    """Those of the machines of a run that can be asked still: their end is shown, and none of them is needed for it."""
+    return [host for host in read_hosts() if host.name in names and is_for_runs(host)]
 
 
 def named(machines: Sequence[Host | str]) -> str:
@@ -173,15 +178,18 @@ def send_to_all(
     `share` gets how much is there, 0 to 1. Raises what one of them raises, and ends the others then.
     """
     lock, done, is_over = threading.Lock(), {host.name: 0.0 for host in hosts}, threading.Event()
+    ended = SimpleQueue[BaseException | None]()
 
     def say(host: Host, line: str) -> None:
         with lock:
+            if is_over.is_set():
+                raise _OthersFailed
             echo(f"{host.name}: {line}" if len(hosts) > 1 else line)
 
     def came(host: Host, part: float) -> None:
-        if is_over.is_set():
-            raise _OthersFailed
         with lock:
+            if is_over.is_set():
+                raise _OthersFailed
             done[host.name] = part
             share(sum(done.values()) / len(done))
 
@@ -190,20 +198,29 @@ def send_to_all(
     def send(host: Host, push: Push) -> None:
         try:
             with_reconnects(host, partial(say, host), push.send)
-        except BaseException:
-            is_over.set()
-            raise
+        except BaseException as error:  # noqa: BLE001 - raised below
+            ended.put(error)
+        else:
+            ended.put(None)
 
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        work = [pool.submit(send, *each) for each in zip(hosts, pushes, strict=True)]
-    errors = [error for each in work if (error := each.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, _OthersFailed)):
-        raise error
+    try:
+        for each in zip(hosts, pushes, strict=True):  # nobody waits for one that hangs, or whose machine is away
+            threading.Thread(target=send, args=each, name=f"send to {each[0].name}", daemon=True).start()
+        left = len(hosts)
+        while left:
+            with suppress(Empty):
+                if (error := ended.get(timeout=_LOOKS_EVERY_S)) is not None:  # Windows sees no Ctrl-C in one without
+                    raise error
+                left -= 1
+    except BaseException:
+        with lock:
+            is_over.set()
+        raise
     return pushes
 
 
 class _OthersFailed(Exception):
-    """A transfer to another machine has failed."""
+    """A transfer to another machine has failed, or somebody has ended all."""
 
 
 @dataclass(frozen=True)

@@ -59,38 +59,59 @@ class SlurmRuns:
         words = [*asked["slurm"], *asked["given"]]
         if resumes and (kept := read(self._state(name, "slurm"), _MOST)):  # it goes on as it was started
             words = [*json.loads(kept), *asked["given"]]
-        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs")}
-        for kind in before:  # before the id says whose they would be
+        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs", "id")}
+        try:
+            lines = self._submit(name, asked, program, words, code, variables, lock, resumes=resumes)
+        except (OSError, SlurmFault):  # it is as before, without a token
+            remove(self._state(name, "token"))
+            for kind, text in before.items():
+                if text:
+                    write(self._state(name, kind), text)
+                elif kind != "id":  # which says whose a folder is that may be left
+                    remove(self._state(name, kind))
+            raise
+        write(self._state(name, "slurm"), json.dumps(words))
+        return [line for line in lines if line.startswith("Warning: ") or _JOB.match(line)][:20]
+
+    def _submit(
+        self,
+        name: str,
+        asked: Mapping[str, Any],
+        program: Sequence[str],
+        words: Sequence[str],
+        code: str,
+        variables: Mapping[str, str],
+        lock: int,
+        *,
+        resumes: bool,
+    ) -> list[str]:
+        for kind in ("exit", "jobs"):  # before the id says whose they would be
             remove(self._state(name, kind))
         write(self._state(name, "id"), asked["id"])
-        if asked["token"]:
-            write(self._state(name, "token"), asked["token"])
         config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config.json")
-        if not resumes:
-            write(config, asked["config"])
         argv = [*program, "--config", config, "--run_name", name, *(["--resume", "latest"] if resumes else [])]
         argv += [f"--setup_line={line}" for line in self._lines(name, variables, has_token=bool(asked["token"]))]
-        with open(self._state(name, "jobs"), "wb") as output:
-            status = subprocess.run(
-                [*argv, *asked["arguments"], *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=code,
-                env={**os.environ, **variables},
-                pass_fds=[lock],
-                check=False,
-            ).returncode
+        try:
+            if asked["token"]:
+                write(self._state(name, "token"), asked["token"])
+            if not resumes:
+                write(config, asked["config"])
+            with open(self._state(name, "jobs"), "wb") as output:
+                status = subprocess.run(
+                    [*argv, *asked["arguments"], *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=code,
+                    env={**os.environ, **variables},
+                    pass_fds=[lock],
+                    check=False,
+                ).returncode
+        finally:
+            remove(self._state(name, "config.json"))
         lines = read(self._state(name, "jobs"), _MOST).splitlines()
-        remove(self._state(name, "config.json"))
         if status == 0 and self.job_id(name):
-            write(self._state(name, "slurm"), json.dumps(words))
-            return [line for line in lines if line.startswith("Warning: ") or _JOB.match(line)][:20]
-        for kind, text in before.items():
-            remove(self._state(name, kind))
-            if text:
-                write(self._state(name, kind), text)
-        remove(self._state(name, "token"))
+            return lines
         faults = [line for line in lines if line.startswith("Nothing was submitted: ")]
         raise SlurmFault((faults or lines or ["submit_slurm.py has ended without a word"])[-1])
 
@@ -139,7 +160,8 @@ class SlurmRuns:
         """Whether its job has waited, and does so no longer. Raises SlurmFault."""
         if not self._jobs.cancel_waiting(self.job_id(name)):
             return False
-        write(self._state(name, "exit"), "130")  # no script tells it
+        write(self._state(name, "exit"), "130")  # no script tells it, nor removes the token
+        remove(self._state(name, "token"))
         return True
 
     def end(self, name: str) -> None:
@@ -147,10 +169,8 @@ class SlurmRuns:
         self._jobs.cancel(self.job_id(name))
 
     def remove_token(self, name: str) -> None:
-        """Of a run that has ended; its script does so, unless it was killed."""
-        token = self._state(name, "token")
-        if os.path.exists(token) and not self.is_alive(name):
-            remove(token)
+        """Of a run that is not active any more; its script does so, unless it was killed or never started."""
+        remove(self._state(name, "token"))
 
 
 class _Jobs:

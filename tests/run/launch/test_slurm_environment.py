@@ -90,7 +90,10 @@ def test_node_lists(text: str, names: list[str]) -> None:
     assert expand_nodes(text) == names
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n1]", "n[a-b]", "n[]", "a b", "n[1--3]", "n[[1]]"])
+ENDLESS = ["n[1-999999999]", "n[1-999][1-999]", "n[1-40000,1-40000]", f"n[{'9' * 5000}]"]
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n1]", "n[a-b]", "n[]", "a b", "n[1--3]", "n[[1]]", "n[9-1]", *ENDLESS])
 def test_invalid_node_lists(text: str) -> None:
     with pytest.raises(ConfigError, match="not a list of nodes"):
         expand_nodes(text)

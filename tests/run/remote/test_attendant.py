@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from modules.config import ConfigError, save_config
+from modules.files import Record
 from modules.run import RunFolder
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
@@ -22,9 +24,9 @@ from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
-from modules.run.remote.link import LinkLost
+from modules.run.remote.link import Link, LinkLost, connect
 from modules.run.remote.machine import clean
-from modules.run.remote.parts import for_machines
+from modules.run.remote.parts import for_machines, send_to_all
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from modules.run.remote.sending import Push
 from scripts import hosts, remote
@@ -140,6 +142,36 @@ def test_a_run_that_others_cannot_join_has_started_all_the_same(
     save_config(config, tmp_path / "cats.json")
     assert remote.main(["start", "beta", str(tmp_path / "cats.json"), "--with", "gamma"]) == 2
     assert "--with is 'gamma', but x has started on beta with ''" in capsys.readouterr().err
+
+
+class _Waits(Push):
+    """Fails at once on beta; goes on elsewhere, whatever happens, until `ends`."""
+
+    ends = threading.Event()
+
+    def send(self, link: Link) -> int:
+        if link.name.startswith("beta"):
+            raise HostError("the disk of beta is full")
+        self.ends.wait()
+        self._echo("all is sent")
+        return 1
+
+
+def test_nobody_waits_for_a_transfer_once_another_has_failed(home: Path, tmp_path: Path) -> None:
+    """Such as one to a machine that is away for an hour; nor once somebody has pressed Ctrl-C. It says no more."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".tandem").write_text("")
+    gamma = Host.make("gamma", "me@gamma", f"{tmp_path}/other/code", python=sys.executable)
+    said = list[str]()
+    with pytest.raises(HostError, match="the disk of beta is full"):
+        send_to_all(
+            [*find_hosts(["beta"]), gamma], lambda _, echo, share: _Waits([], echo, (), share), said.append, print
+        )
+    _Waits.ends.set()
+    for each in threading.enumerate():
+        if each.name == "send to gamma":
+            each.join()
+    assert said == []
 
 
 def test_a_start_that_may_have_come_about_is_looked_for(home: Path, folder: RunFolder) -> None:
@@ -402,6 +434,15 @@ def test_a_stop_without_a_connection_says_what_goes_on(
     assert remote.main([*add, "--then", ""]) == 0
     assert "“echo off” does not run any more." in capsys.readouterr().out
     assert waiting_command("beta") is None
+
+
+def test_results_come_although_a_machine_that_took_part_has_gone(home: Path, folder: RunFolder) -> None:
+    """From the list, as one that is rented no longer; or it was added anew as one that somebody set up by hand."""
+    start = {"do": "start", "run": "x", "machine": "beta", "id": "1", "config": "{}", "arguments": [], "token": ""}
+    with connect(find_hosts(["beta"])[0]) as link:
+        link.ask(Record, **start, python=sys.executable)  # type: ignore[arg-type]
+    add_host(Host.make("by-hand", "me@gamma", "~/tandem"))
+    assert stage_of(folder, Copy(machine="beta", id="1", joined=["gamma", "by-hand"])) == "complete 1"
 
 
 def test_a_machine_that_is_not_in_the_list_any_more_is_said_in_the_copy(home: Path, folder: RunFolder) -> None:

@@ -366,6 +366,7 @@ def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
     (folder / "log").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "log" / "console.txt").touch()
+    (folder / "log" / "join_line.txt").write_text("TANDEM_JOIN_TOKEN=old python train.py --join 10.0.0.1:12356")
     (home / "code").mkdir()
     check = {"do": "check", "run": "x", "machine": "beta", "python": sys.executable, "paths": []}
     start = {
@@ -388,6 +389,7 @@ def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:
     while say(home, {"do": "runs"})[0]["runs"][0]["is_active"]:  # type: ignore[index]
         pass
     assert (home / "state" / "x.exit").read_text() == "0\n"
+    assert not (folder / "log" / "join_line.txt").exists(), "nobody joins a start that was killed"
     assert "is there already" in str(say(home, {**start, "id": "3"})[0]["error"])
 
 

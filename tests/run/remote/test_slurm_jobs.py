@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modules.files import FileFault, validate_record
+from modules.run.remote.far_side import receive, send
 from modules.run.remote.job import Job
 from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
+from tests.run.remote.test_far_side import ask, program, say
+
+if sys.platform != "win32":
+    import fcntl
 
 WAITS = {"id": "4711", "state": "PENDING", "is_alive": True, "reason": "Priority", "position": 3, "code": None}
 
@@ -94,6 +101,7 @@ def test_commands_that_only_a_login_shell_finds(
     assert os.environ["PATH"].split(os.pathsep)[0] == str(far)
 
 
+ASKED = {"config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"], "given": []}
 _SUBMITS = """import json, os, sys
 if "--gpus=9" in sys.argv:
     sys.exit("Nothing was submitted: there are no 9 GPUs.")
@@ -110,8 +118,8 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     (tmp_path / "submit.py").write_text(_SUBMITS)
     runs = SlurmRuns(str(tmp_path), str(tmp_path / "runs"))
 
-    def submit(*given: str, resumes: bool = False) -> list[str]:
-        asked = {"id": "1", "config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"], "given": given}
+    def submit(*given: str, resumes: bool = False, start_id: str = "1") -> list[str]:
+        asked = {**ASKED, "id": start_id, "given": given}
         program, variables = [sys.executable, "submit.py"], {"XDG_CACHE_HOME": "/it's here"}
         with (tmp_path / "lock").open("w") as lock:
             return runs.submit("x", asked, program, str(tmp_path), variables, lock.fileno(), resumes=resumes)
@@ -125,10 +133,66 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     runs.remove_token("x")
     assert not (tmp_path / "x.token").exists()
     with pytest.raises(SlurmFault, match="Nothing was submitted: there are no 9 GPUs"):
-        submit("--gpus=9", resumes=True)
+        submit("--gpus=9", resumes=True, start_id="resume-2")
     assert not (tmp_path / "x.token").exists()
     assert ((tmp_path / "x.exit").read_text(), runs.job_id("x")) == ("138", "5")
+    assert (tmp_path / "x.id").read_text() == "1", "the start that was refused has not come about"
+    with pytest.raises(OSError, match="No such file"):
+        runs.submit("y", {**ASKED, "id": "3"}, ["/no/python"], str(tmp_path), {"A": ""}, 0, resumes=False)
+    assert [file.name for file in tmp_path.glob("y.*")] == ["y.id"], "neither token nor config"
     submit("--nodes=2", resumes=True)
     assert (tmp_path / "argv").read_text().endswith(', "--gpus=2", "--time=2-0", "--nodes=2"]')
     assert not (tmp_path / "x.exit").exists(), "it has not ended"
     assert not (tmp_path / "x.config.json").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_a_token_stays_only_while_a_run_needs_it(tmp_path: Path, commands: Path) -> None:
+    """Not of a job that has left the queue, nor of a start that was killed; but of one that is being submitted."""
+    home, state = tmp_path / "home", tmp_path / "home" / "state"
+    say(home, {"do": "make"})
+    state.mkdir()
+    for name in ("waits", "killed", "starts"):
+        (state / f"{name}.token").write_text("hf_x")
+    for name in ("waits", "starts"):
+        (home / "runs" / name / "commands").mkdir(parents=True)
+    (state / "waits.jobs").write_text("Job 5: training\n")
+    (state / "waits.lock").touch()
+    answers = 'test -e ended && echo "JobState=CANCELLED" || echo "JobState=PENDING Reason=Priority"'
+    write_command(commands / "scontrol", f"cd {tmp_path}; {answers}")
+    write_command(commands / "scancel", f"touch {tmp_path}/ended")
+    write_command(commands / "squeue", "")
+    with (state / "starts.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        say(home, {"do": "runs"})
+        assert {file.name for file in state.glob("*.token")} == {"waits.token", "starts.token"}
+        said = say(home, {"do": "command", "run": "waits", "command": "stop", "content": ""})
+        assert said[0]["has_waited"]
+        assert {file.name for file in state.glob("*.token")} == {"starts.token"}
+    say(home, {"do": "clean", "run": "", "all": False})
+    assert not list(state.glob("*.token"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="login nodes have no Windows")
+def test_a_stop_that_slurm_is_too_busy_for_is_tried_again(tmp_path: Path, commands: Path) -> None:
+    home = tmp_path / "home"
+    say(home, {"do": "make"})
+    (home / "state").mkdir()
+    (home / "runs" / "x" / "commands").mkdir(parents=True)
+    (home / "state" / "x.jobs").write_text("Job 5: training\n")
+    answers = 'test -e ended && echo "JobState=CANCELLED" || echo "JobState=PENDING Reason=Priority"'
+    write_command(commands / "scontrol", f"cd {tmp_path}; {answers}")
+    write_command(commands / "scancel", f"cd {tmp_path}; test -e busy && touch ended || {{ touch busy; exit 1; }}")
+    write_command(commands / "squeue", "")
+    with program(home) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        follow = {"do": "follow", "run": "x", "logs": {}, "wholes": {}, "digest": "", "config": False}
+        said: list[Any] = [ask(process, follow)]
+        send(process.stdin, {"do": "command", "run": "x", "command": "stop", "content": ""})
+        while "end" not in said[-1] and "error" not in said[-1]:
+            assert (received := receive(process.stdout)) is not None
+            said.append(json.loads(received[0]))
+        process.stdin.close()
+    assert {"is_active": True, "has_waited": True, "taken": "stop"} in said
+    assert (said[-1]["end"], said[-1]["code"]) == (True, 130)
