@@ -39,8 +39,10 @@ class DatasetSummary:
         steps = f"{count_of(self.steps_per_epoch, 'step')} per epoch"
         samples = f"{count_of(self.epoch_size, 'sample')}, {self.effective_batch:,} per step"
         masks = f", {self.masks:,} with a mask" if self.masks else ""
+        has_videos = any(each.videos for each in self.concepts)
+        images = f"{self.images:,} images and videos" if has_videos else count_of(self.images, "image")
         return [
-            f"{count_of(self.images, 'image')}{masks}{validation}{problems}",
+            f"{images}{masks}{validation}{problems}",
             *concept_lines(self.concepts),
             f"{steps}: {samples}",
             *self._histogram(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _GIF_STARTS: Final = (b"GIF87a", b"GIF89a")
 _GIF_END: Final = b"\0;"  # of the last block, and of the file
 _TAIL: Final = 1 << 10  # bytes, as programs may append data of their own
 _MOST_BOXES: Final = 100_000  # of fragments, a few a second
+_MOST_WEBP_PIXELS: Final = 1 << 33  # of all frames, which are decoded to learn their times: minutes
+_MOST_ASPECT: Final = 16  # of a pixel
 _STEADY: Final = Fraction(3, 2)  # the longest step between frames over the mean; milliseconds are rounded to
 _GIF_STEP_MS: Final = 100  # of a frame without a duration, as browsers have it
 _RATE_DENOMINATOR: Final = 1001  # of NTSC's rates
@@ -180,6 +183,8 @@ class _Webp:
         self._image = image
         starts, count = [Fraction(0)], int(getattr(image, "n_frames", 1))
         _check_limits(image.size, count)
+        if count * image.width * image.height > _MOST_WEBP_PIXELS:
+            raise FileFault(f"has {count:,} frames of {image.width}x{image.height} pixels; convert it to .mp4")
         for number in range(count if count > 1 else 0):
             image.seek(number)
             with memory_to_decode(image):
@@ -276,7 +281,8 @@ def _open(path: str | Path) -> Iterator[_Video | _Webp]:
         opened.seek(0)
         try:
             # The format is given, so nothing is guessed: a playlist or a list of files to join is damaged data.
-            with av.open(opened, "r", format=kind, io_open=_refuse_others) as container:
+            # Titles and other texts, which nobody reads, may be in any encoding.
+            with av.open(opened, "r", format=kind, io_open=_refuse_others, metadata_errors="ignore") as container:
                 yield _Video(container, _stream_of(container))
         except (av.FFmpegError, RuntimeError) as error:
             said = str(getattr(error, "strerror", "") or error).strip()
@@ -312,7 +318,8 @@ def _header(size: tuple[int, int], times: Sequence[Fraction]) -> VideoHeader:
     mean = times[-1] / (len(times) - 1)
     longest = max(later - earlier for earlier, later in pairwise(times))
     is_steady = longest <= max(mean * _STEADY, mean + Fraction(2, 1000))
-    return VideoHeader(*size, len(times), float((1 / mean).limit_denominator(_RATE_DENOMINATOR)), is_steady)
+    rate = (1 / mean).limit_denominator(_RATE_DENOMINATOR) or 1 / mean
+    return VideoHeader(*size, len(times), float(rate), is_steady)
 
 
 def _check_limits(size: tuple[int, int], frames: int) -> None:
@@ -336,9 +343,26 @@ def _upright(frame: VideoFrame, stream: VideoStream) -> Image.Image:
         image = Image.fromarray(frame.reformat(format="rgb24", src_colorspace=matrix).to_ndarray())
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if aspect > 0 and aspect != 1:
-        image = image.resize((max(1, round(image.width * aspect)), image.height), Image.Resampling.LANCZOS)
-    turns = round(frame.rotation / 90) % 4  # counter-clockwise
+        if not 1 / _MOST_ASPECT <= aspect <= _MOST_ASPECT:
+            raise FileFault(f"has pixels {float(aspect):.3g} times as wide as high, which no video has")
+        size = max(1, round(image.width * aspect)), image.height
+        _check_limits(size, 0)
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    turns = round(frame.rotation / 90)  # counter-clockwise
+    if _is_mirrored(frame):  # as front cameras write it; the rotation is that of the first row of the matrix
+        image, turns = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), turns + 2
+    turns %= 4
     return image.transpose(_TURNS[turns]) if turns else image
+
+
+def _is_mirrored(frame: VideoFrame) -> bool:
+    """Whether the frame's display matrix (ISO/IEC 14496-12, 8.3.2.3) has a negative determinant."""
+    try:
+        data = frame.side_data["DISPLAYMATRIX"]
+    except KeyError:
+        return False
+    across, down, _, right, below, *_ = struct.unpack("=9i", bytes(data))
+    return bool(across * below < down * right)
 
 
 def _is_webp(head: bytes) -> bool:

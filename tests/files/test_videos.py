@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -29,11 +31,18 @@ FRAMES = tuple(frame(number) for number in range(COUNT))
 
 
 def write(
-    file: Path, codec: str, times_ms: Sequence[int], pixels: str = "yuv420p", turn: float = 0, **options: str
+    file: Path,
+    codec: str,
+    times_ms: Sequence[int],
+    pixels: str = "yuv420p",
+    turn: float = 0,
+    aspect: Fraction = Fraction(1),
+    **options: str,
 ) -> Path:
     with av.open(str(file), "w") as container:
         stream = container.add_stream(codec, rate=8, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
+        stream.sample_aspect_ratio = aspect
         if turn:
             stream.set_display_rotation(turn)
         stream.codec_context.time_base = Fraction(1, 1000)
@@ -81,6 +90,17 @@ def test_animations_are_videos(tmp_path: Path, name: str) -> None:
     assert numbers(file, [0, 7, 19]) == [0, 7, 19]
 
 
+def test_an_animation_that_would_take_hours_to_decode_is_refused_at_once(tmp_path: Path) -> None:
+    content, file = io.BytesIO(), tmp_path / "a.webp"
+    large = [Image.new("RGB", (8192, 1024), colour) for colour in ("red", "blue")]
+    large[0].save(content, "webp", save_all=True, append_images=large[1:], lossless=True, method=0, quality=0)
+    head, *frames = content.getvalue().split(b"ANMF")
+    body = head[8:] + b"".join(b"ANMF" + each for each in frames * 1000)
+    file.write_bytes(b"RIFF" + len(body).to_bytes(4, "little") + body)
+    with pytest.raises(FileFault, match=r"has 2,000 frames of 8192x1024 pixels; convert it to .mp4"):
+        read_video_header(file)
+
+
 def test_a_turned_video_is_upright_and_a_variable_rate_is_seen(tmp_path: Path) -> None:
     file = write(tmp_path / "turned.mp4", "libx264", STEADY, turn=90)
     assert read_video_header(file).width == HEIGHT
@@ -91,6 +111,32 @@ def test_a_turned_video_is_upright_and_a_variable_rate_is_seen(tmp_path: Path) -
     uneven = [20 * number + (500 if number > 10 else 0) for number in range(COUNT)]
     assert not read_video_header(write(tmp_path / "uneven.mkv", "libx264", uneven)).is_steady
     assert read_video_header(write(tmp_path / "even.mkv", "libx264", [33 * n + n % 2 for n in range(COUNT)])).is_steady
+
+
+def test_a_mirrored_video_is_as_it_is_shown(tmp_path: Path) -> None:
+    file = write(tmp_path / "mirrored.mp4", "libx264", STEADY, turn=90)
+    content = file.read_bytes()
+    place = content.find(b"tkhd") + 44
+    a, b, u, c, d, *rest = struct.unpack(">9i", content[place : place + 36])
+    file.write_bytes(content[:place] + struct.pack(">9i", -a, -b, u, c, d, *rest) + content[place + 36 :])
+    image = next(video_frames(file, lambda times: [0]))
+    red, _, blue = image.getpixel((4, 4))  # type: ignore[misc]
+    assert image.size == (HEIGHT, WIDTH)
+    assert red > 200 > blue  # mirrored, then turned counter-clockwise
+
+
+def test_texts_in_any_encoding_and_a_frame_a_day_are_read_and_absurd_pixels_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.mp4", "libx264", STEADY, aspect=Fraction(4, 3))
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"VideoHandler", b"Vid\xe9oHandler"))
+    assert read_video_header(file).width == WIDTH * 4 // 3
+    place = content.find(b"pasp") + 4
+    for ratio in ((2_000_000, 1), (1, 2_000_000), (2_000_000_000, 3)):
+        file.write_bytes(content[:place] + struct.pack(">2I", *ratio) + content[place + 8 :])
+        with pytest.raises(FileFault, match=r"has pixels .* times as wide as high"):
+            read_video_header(file)
+    slow = write(tmp_path / "slow.mp4", "libx264", [4_000_000 * number for number in range(COUNT)])
+    assert read_video_header(slow).fps == 1 / 4000
 
 
 def test_the_nearest_frame_in_time_counts_and_of_two_the_earlier() -> None:

@@ -33,8 +33,9 @@ class ClipTimes:
 
 
 def moments(frames: int, fps: float, rate: float) -> int:
-    """How many moments a video of so many frames has: those up to half a frame after its last frame."""
-    return int((frames - Fraction(1, 2)) * _ratio(rate) / _ratio(fps)) + 1
+    """How many moments a video of so many frames has: those up to half a frame after its last frame; of a single
+    frame, which has no rate, one."""
+    return 1 if frames == 1 else int((frames - Fraction(1, 2)) * _ratio(rate) / _ratio(fps)) + 1
 
 
 def clip_frames(found: int, most: int, step: int) -> int:
@@ -68,4 +69,5 @@ def clip_notes(frames: int, fps: float, trained: int, most: int, *, is_steady: b
 
 
 def _ratio(number: float) -> Fraction:
-    return Fraction(number).limit_denominator(_DENOMINATOR)
+    exact = Fraction(number)
+    return exact.limit_denominator(_DENOMINATOR) or exact

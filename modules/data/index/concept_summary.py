@@ -65,7 +65,7 @@ class ConceptSummary:
         if self.videos:
             notes = [f"{self.short:,} too short for a clip"] if self.short else []
             notes += [f"{self.uneven:,} of variable rate"] if self.uneven else []
-            found.append(f"{count_of(self.videos, 'video')} of {self.seconds:,.3g} s{_in_brackets(notes)}")
+            found.append(f"{count_of(self.videos, 'video')} of {self.seconds:,.3g} s in all{_in_brackets(notes)}")
         if self.repeats != 1:
             found.append(f"each {self.repeats:g} times per epoch")
         if self.held_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,8 @@ def rows_by_name(index: Index) -> dict[str, int]:
 
 def test_moments_are_those_up_to_half_a_frame_after_the_last() -> None:
     assert [moments(frames, 16, 16) for frames in (1, 2, 17)] == [1, 2, 17]
+    assert moments(1, 1.0, 16) == 1  # one frame has no rate
+    assert [moments(20, 8, 0.0001), ClipTimes(1, 1, 0.0001).times()[0]] == [1, Fraction(1) / Fraction(0.0001)]
     assert [moments(24, 24, 16), moments(20, 8, 16), moments(30, 29.97, 16)] == [16, 40, 16]
     assert [clip_frames(found, 17, 4) for found in (1, 4, 5, 16, 17, 99)] == [1, 1, 5, 13, 17, 17]
     assert [clip_start("uniform", 10, each, 4, 0.0) for each in range(4)] == [0, 3, 6, 10]
@@ -80,7 +83,7 @@ def test_videos_are_indexed_with_buckets_of_frames_and_what_is_wrong_is_named(pl
     assert "is incomplete" in said["broken.mp4"]
     assert said["tiny.mp4"].startswith("too short for a clip (3 frames, 0.38 s)")
     (summary,) = summarize_concepts(configured(place).concepts, index, uses_masks=False)
-    assert "1 image, 3 videos of 4.38 s (1 too short for a clip)" in summary.lines()[0]
+    assert "1 image, 3 videos of 4.38 s in all (1 too short for a clip)" in summary.lines()[0]
     # what is known is not opened again, and an index of another family is of use, too
     before = {name: (place / f"{name}.mp4").stat().st_atime_ns for name in ("long", "short")}
     again = indexed(configured(place, frames=5))
