@@ -171,6 +171,32 @@ def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Ima
         return rgb.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else rgb
 
 
+def has_transparency(image: Image.Image) -> bool:
+    """Whether an opened image has an alpha channel, or a colour that is transparent; `upright_alpha` may be opaque."""
+    return image.has_transparency_data and not image.mode.startswith(("I", "F"))
+
+
+def upright_alpha(image: Image.Image) -> Image.Image:
+    """How opaque an opened image is, whole and upright, in 8 bits; as `upright_rgb` otherwise."""
+    orientation = _orientation(image)
+    _check_pieces(image)
+    with memory_to_decode(image):
+        alpha = (
+            _in_strips(image, lambda strip: strip.convert("RGBA").getchannel("A"), "L")
+            if has_transparency(image)
+            else Image.new("L", image.size, 255)
+        )
+        return alpha.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else alpha
+
+
+def small_alpha(source: str | Path, side: int) -> Image.Image:
+    """As `upright_alpha`, shrunk to fit a square of `side` pixels."""
+    with open_image(source) as image:
+        small = upright_alpha(image)
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
+
+
 def small_rgb(source: str | Path, side: int) -> Image.Image:
     """As `upright_rgb`, shrunk to fit a square of `side` pixels."""
     with open_image(source) as image:
@@ -348,10 +374,10 @@ def _profile_transform(image: Image.Image) -> Callable[[Image.Image], Image.Imag
     return lambda strip: transform.apply(strip.convert(mode))
 
 
-def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image], mode: str = "RGB") -> Image.Image:
     """The converted image; only the result is as large as the image."""
     width, height = image.size
-    result = Image.new("RGB", image.size)
+    result = Image.new(mode, image.size)
     rows = max(1, _STRIP_PIXELS // width)
     for top in range(0, height, rows):
         result.paste(convert(image.crop((0, top, width, min(top + rows, height)))), (0, top))

@@ -80,6 +80,10 @@ def test_index_has_references_and_masks(folder: Path, tmp_path: Path) -> None:
         ["2.png"],
     ]
     assert [image.mask for image in index.images] == [folder / "0-masklabel.png", None, folder / "mask" / "2.png"]
+    Image.new("RGBA", (64, 64)).save(folder / "1.png")
+    concept |= {"alpha_mask": "true"}
+    image = survey(settings, 8, lambda: True, lambda _: None).images[1]
+    assert (image.has_alpha_mask, image.mask) == (True, folder / "1.png")
     settings["masked_training"] = False
     assert [image.mask for image in survey(settings, 8, lambda: True, lambda _: None).images] == [None] * 3
 

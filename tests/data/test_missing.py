@@ -80,6 +80,11 @@ def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:
         ConfigError, match=r"none of the 6 images has a mask: NAME-masklabel.png or NAME_mask.png beside"
     ):
         said(tmp_path, {"path": str(folder)}, masked_training=True)
+    Image.new("RGBA", (64, 64)).save(folder / "see through.png")
+    with pytest.raises(ConfigError, match=r"set alpha_mask for the transparency that 1 of them have"):
+        said(tmp_path, {"path": str(folder)}, masked_training=True)
+    assert said(tmp_path, {"path": str(folder), "alpha_mask": True}, masked_training=True)[0] == []
+    (folder / "see through.png").unlink()
     Image.new("L", (64, 64)).save(folder / "DSC_0-masklabel.png")
     assert said(tmp_path, {"path": str(folder)}, masked_training=True)[0] == []
 

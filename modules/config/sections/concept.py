@@ -382,6 +382,14 @@ class Concept(Section):
         min_length=1,
         resume="warn",
     )
+    alpha_mask: bool = setting(
+        False,
+        title="Transparency as mask",
+        help="Images without a mask file have their own transparency as mask: what is opaque is trained, what is "
+        "transparent, and white in training, is not. Only used with masked training.",
+        advanced=True,
+        resume="warn",
+    )
 
     def known_as(self, key: int) -> Concept:
         """The same concept, its images known by `key`: its number does not last where others become several."""

@@ -91,6 +91,7 @@ class FolderScan:
     has_pairs: bool = False  # whether a folder has the name of those with only captions or masks
     problems: list[Problem] = field(default_factory=list)
     other_files: Counter[str] = field(default_factory=Counter)  # suffix -> number of files that are not images
+    with_masks: bool = False  # as given to `scan_concept`
     masks: int = 0
     mask_example: str = ""
     lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
@@ -166,6 +167,7 @@ def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) 
     others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
+    scan.with_masks = with_masks
     if with_videos:
         scan.suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
     pending = list[tuple[str, str, os.stat_result]]()

@@ -274,6 +274,23 @@ def test_masks_are_masks_and_no_images(folder: Path, masks: dict[str, str]) -> N
     assert "2 masks, such as" in unused.text
 
 
+def test_transparency_is_said_and_is_a_mask_only_if_it_is_to_be(folder: Path) -> None:
+    for name in ("a.png", "see_through.png"):
+        write_image(folder / name, mode="RGBA")
+    found = Found(folder, masked_training=True)
+    assert not found.masks()
+    assert "2 images with transparency, which is a mask only with alpha_mask" in found.text
+    found = Found(folder, masked_training=True, alpha_mask=True)
+    assert found.masks() == {name: name for name in ("a.png", "see_through.png")}
+    assert "3 images, 2 with a mask, 2 of them from transparency" in found.text
+    write_image(folder / "a-masklabel.png", mode="L")
+    found = Found(folder, masked_training=True, alpha_mask=True)
+    assert found.masks() == {"a.png": "a-masklabel.png", "see_through.png": "see_through.png"}, "the file counts"
+    assert "2 with a mask, 1 of them from transparency" in found.text
+    assert "with transparency" not in Found(folder, masked_training=True).text, "some have masks"
+    assert "transparency" not in Found(folder, alpha_mask=True).index.columns, "unmasked runs keep their index"
+
+
 def test_endings_of_masks_and_texts_may_be_alike(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png")
     write_image(tmp_path / "b.png").rename(tmp_path / "b.jpg-x")
