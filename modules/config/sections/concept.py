@@ -12,7 +12,8 @@ from modules.files.addresses import is_address, parse_address
 
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
-_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
+RAW_SUFFIX: Final = ".dng"  # of which the preview is read
+_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl", RAW_SUFFIX)  # modules/files/images.py
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 LABEL_SUFFIX: Final = ".cls"  # webdataset's, of a file with the class of an image

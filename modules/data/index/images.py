@@ -25,7 +25,7 @@ from modules.files.videos import VideoHeader, is_video, read_video_header
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
-    {".gif", ".jp2", ".svg", ".psd", ".ico", ".tga", ".exr", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf"}
+    {".gif", ".jp2", ".svg", ".psd", ".ico", ".tga", ".exr", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf"}
 )
 # What Pillow's plugins raise on damaged files, found by fuzzing (tests/data/index/test_images.py).
 IMAGE_ERRORS = (

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept, DataError
-from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, OTHER_TEXTS
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, OTHER_TEXTS, RAW_SUFFIX
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
@@ -360,6 +360,7 @@ def _scan_entries(
         images = [each for each in images if each[0] not in names]
         for name in sorted(names):
             scan.add_mask(prefix + name)
+    images = _without_raw(scan, images, found)
     stems = {stem for _, stem in images}
     scan.lost_masks += [prefix + name for name in masks if name.removesuffix(mask_suffix) not in stems]
     captions = _captions_of(scan, prefix, images, texts, found)
@@ -376,6 +377,19 @@ def _scan_entries(
         scan.paths += os.fsencode("\0".join(added)).split(b"\0")
         scan.flat_stamps.fromlist(stamps)
     return subfolders, shards
+
+
+def _without_raw(scan: FolderScan, images: list[tuple[str, str]], found: Mapping[str, _Entry]) -> list[tuple[str, str]]:
+    """Without the raw photos beside an image of their name: cameras store both."""
+    raw = [each for each in images if each[0].lower().endswith(RAW_SUFFIX)]
+    if not raw:
+        return images
+    developed = {stem for name, stem in images if not name.lower().endswith(RAW_SUFFIX)}
+    left_out = {name for name, stem in raw if stem in developed}
+    for name in sorted(left_out):
+        scan.problems.append(Problem(found[name].path, "skipped: an image of the same name is beside it"))
+        scan.other_files[RAW_SUFFIX] += 1
+    return [each for each in images if each[0] not in left_out]
 
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
