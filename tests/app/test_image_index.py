@@ -125,6 +125,12 @@ def test_findings_act_on_their_concepts_wherever_these_are_now() -> None:
         each.act()
     assert draft.get("concepts") == [{"path": "/b", "folder_repeats": True}]
     assert captioned == [Path("/b")]
+    see_through = (0, {"path": "/b"}, ConceptFolder(is_read=True, transparent=3))
+    (use,) = findings(state, [see_through], 8)
+    assert use.what == "No image has a mask, and 3 have transparency."
+    use.act()
+    assert draft.get("concepts.0.alpha_mask") is True
+    assert not list(findings(state, [see_through, (1, {"path": "/c"}, ConceptFolder(is_read=True, masked=1))], 8))
 
 
 @pytest.mark.slow

@@ -19,9 +19,17 @@ METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 LABEL_SUFFIX: Final = ".cls"  # webdataset's, of a file with the class of an image
 OTHER_TEXTS: Final = (".txt", ".caption", ".json")  # beside an image, looked for besides those of caption_extension
 METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of several, the last one wins
-LIST_NAMES: Final = frozenset(
-    {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
+# Of Flickr8k, Flickr30k and COCO, which lie in another folder than the images that they name.
+LISTS_ELSEWHERE: Final = frozenset(
+    {
+        *("flickr8k.token.txt", "results_20130124.token", "results.token"),
+        *(f"captions_{part}{year}.json" for part in ("train", "val") for year in (2014, 2017)),
+    }
 )
+LIST_NAMES: Final = LISTS_ELSEWHERE | {
+    *("metadata.json", "metadata.tsv"),
+    *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt")),
+}
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 

@@ -288,7 +288,8 @@ def _places(concept: Concept, counts: list[int], findings: Findings) -> dict[str
 
 
 def _passed_over(concept: Concept, other_files: Mapping[str, int]) -> dict[str, int]:
-    texts = {".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags", *concept.caption_extensions}
+    texts = {".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags", ".token"}
+    texts.update(concept.caption_extensions)
     return {
         suffix: count
         for suffix, count in other_files.items()
