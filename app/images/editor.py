@@ -13,7 +13,7 @@ from PIL import Image, ImageTk
 from app.images.captions import CaptionFiles, Changes, read_caption, take_back, write_caption
 from app.images.grid import frame_image
 from app.images.image_index import IndexedImage
-from app.images.thumbnails import Thumbnails
+from app.images.thumbnails import SIDE, Thumbnails
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Button, TextBox, frame, text
@@ -287,11 +287,15 @@ class CaptionEditor(tk.Frame):
         for number, file in enumerate(files):
             row, column = divmod(number, columns)
             x, y = column * (width + gap) + width // 2, row * (height + gap) + height // 2
-            self._draw_picture(file, (x, y), (width, height))
+            is_alpha = image.has_alpha_mask and number == len(files) - 1
+            self._draw_picture(file, (x, y), (width, height), is_alpha)
             if number == len(before) > 0:
                 sign, arrow = ("→", (x - (width + gap) // 2, y)) if column else ("↓", (x, y - (height + gap) // 2))
                 self._canvas.create_text(*arrow, text=sign, fill=theme.resolve(theme.MUTED), font=theme.tk_font("body"))
-        if not all(self._thumbnails.is_done(file, self._side) for file in files):
+        is_ready = [self._thumbnails.is_done(file, self._side) for file in files]
+        if image.has_alpha_mask:
+            is_ready[-1] = self._thumbnails.is_done(image.file, self._side, alpha=True)
+        if not all(is_ready):
             later(self, 80, lambda: self._retry_draw(image.file))
 
     def _cells(self, image: IndexedImage, count: int, gap: int) -> tuple[int, int, int]:
@@ -304,9 +308,10 @@ class CaptionEditor(tk.Frame):
             found.append((min(width / image.width, height / image.height), columns, width, height))
         return max(found)[1:]
 
-    def _draw_picture(self, file: Path, middle: tuple[int, int], room: tuple[int, int]) -> None:
+    def _draw_picture(self, file: Path, middle: tuple[int, int], room: tuple[int, int], alpha: bool) -> None:
         """As large as `room` (width, height in pixels) allows; nothing if there is no thumbnail yet."""
-        small = self._thumbnails.get(file, self._side) or self._thumbnails.get(file)  # which requests what is not there
+        sides = (self._side,) if alpha else (self._side, SIDE)  # of the transparency there is none in the grid
+        small = next((each for side in sides if (each := self._thumbnails.get(file, side, alpha=alpha))), None)
         if small is None:
             return
         scale = min(room[0] / small.width, room[1] / small.height)

@@ -132,6 +132,14 @@ def findings(state: AppState, concepts: Sequence[FoundConcept], size_step: int) 
     if masks and draft.get("masked_training") is False:
         what = f"{masks:,} mask{' is' if masks == 1 else 's are'} not used."
         yield Finding(what, "Use the masks", partial(draft.set, "masked_training", True))
+    transparent = {
+        str(concept.get("path")): folder.transparent for _, concept, folder in concepts if folder.transparent
+    }
+    if transparent and not any(folder.masked for *_, folder in concepts):
+        count = sum(transparent.values())
+        what = f"No image has a mask, and {count:,} {'has' if count == 1 else 'have'} transparency."
+        paths = tuple(transparent)
+        yield Finding(what, "Use it as mask", partial(_use, state, "alpha_mask", paths), paths)
     numbered = {
         str(concept.get("path")): folder.numbered_folder
         for _, concept, folder in concepts
@@ -140,7 +148,7 @@ def findings(state: AppState, concepts: Sequence[FoundConcept], size_step: int) 
     if numbered and not (facts and facts.learns_classes):
         what = f"Subfolders have numbers of repeats: {next(iter(numbered.values()))}."
         paths = tuple(numbered)
-        yield Finding(what, "Use these repeats", partial(_use_repeats, state, paths), paths)
+        yield Finding(what, "Use these repeats", partial(_use, state, "folder_repeats", paths), paths)
 
 
 def _write_captions(state: AppState, path: str) -> None:
@@ -148,8 +156,9 @@ def _write_captions(state: AppState, path: str) -> None:
         state.views.annotate(Path(concept_folder(path)))
 
 
-def _use_repeats(state: AppState, paths: Sequence[str]) -> None:
-    state.draft.set_together({f"concepts.{n}.folder_repeats": True for n in _numbers_of(state, paths)})
+def _use(state: AppState, name: str, paths: Sequence[str]) -> None:
+    """Switch a setting on for the concepts with these paths."""
+    state.draft.set_together({f"concepts.{n}.{name}": True for n in _numbers_of(state, paths)})
 
 
 def _numbers_of(state: AppState, paths: Sequence[str]) -> list[int]:

@@ -49,6 +49,11 @@ class IndexedImage:
     seconds: float = 0.0  # of a video
 
     @property
+    def has_alpha_mask(self) -> bool:
+        """Whether its mask is its own transparency."""
+        return self.mask == self.file
+
+    @property
     def frames(self) -> int:
         """With how many a video is trained; 1 of an image."""
         return int("".join(self.bucket.split("x")[2:]) or 1)
@@ -82,6 +87,8 @@ class ConceptFolder:
     median: tuple[int, int] = (0, 0)  # pixels
     samples: float = 0.0  # of an epoch, before the concept's repeats
     unused_masks: int = 0  # files, while masked_training is off
+    masked: int = 0  # images with a mask, while it is on
+    transparent: int = 0  # images whose transparency could be their mask, while it is on and no image has one
     numbered_folder: str = ""  # one from which folder_repeats would take the repeats, while it is off
 
 
@@ -127,6 +134,7 @@ class ImageIndex:
                     width, height = cast("list[object]", record["median"])
                     folder.median, folder.samples = (_integer(width), _integer(height)), float(str(record["samples"]))
                     folder.unused_masks = _integer(record["unused_masks"])
+                    folder.masked, folder.transparent = _integer(record["masked"]), _integer(record["transparent"])
                     folder.numbered_folder = str(record["numbered_folder"])
             case "error":
                 self.error = str(record["message"])

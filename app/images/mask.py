@@ -11,7 +11,7 @@ from PIL import Image, ImageChops, ImageDraw
 
 from modules.config.file_access import mode_beside
 from modules.files import FileFault, check_changeable, replacing
-from modules.files.images import open_image, upright_rgb
+from modules.files.images import open_image, upright_alpha, upright_rgb
 from modules.files.videos import is_video, read_poster
 
 TRAINED: Final = 255
@@ -100,7 +100,7 @@ def draw_stroke(pixels: Image.Image, start: Point, end: Point, radius: float, va
 
 def open_mask(image: Path, file: Path) -> tuple[Image.Image, Mask]:
     """An image as it is trained, or the first frame of a video, and the mask in `file`, or one that leaves out
-    everything if there is no file.
+    everything if there is no file; its own transparency if that is the image itself.
 
     Raises OSError or FileFault if one of them cannot be read.
     """
@@ -113,7 +113,7 @@ def open_mask(image: Path, file: Path) -> tuple[Image.Image, Mask]:
         if not os.path.exists(file):
             return rgb, Mask(Image.new("L", rgb.size, LEFT_OUT))
         with open_image(file) as opened:
-            mask = upright_rgb(opened).convert("L")
+            mask = upright_alpha(opened) if file == image else upright_rgb(opened).convert("L")
     except (OSError, FileFault):
         raise
     except Exception as error:  # Pillow's readers raise any exception on damaged files

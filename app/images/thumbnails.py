@@ -11,17 +11,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 from PIL import Image
 
 from modules.files import file_stamp
-from modules.files.images import open_image, small_rgb
+from modules.files.images import open_image, small_alpha, small_rgb
 from modules.files.user_folder import user_cache_folder
 from modules.files.videos import is_video, read_poster
 
 SIDE = 144
 _MEMORY_ENTRIES = 1500  # at most about 100 KB each
 _THREADS = 2
+_Key: TypeAlias = tuple[Path, int, bool]  # file, side, whether it shows its transparency
 
 
 class Thumbnails:
@@ -32,17 +34,17 @@ class Thumbnails:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = user_cache_folder() / "thumbnails" if folder is None else folder
-        self._memory: OrderedDict[tuple[Path, int], Image.Image | None] = OrderedDict()
-        self._pending: OrderedDict[tuple[Path, int], None] = OrderedDict()
-        self._busy: set[tuple[Path, int]] = set()
+        self._memory: OrderedDict[_Key, Image.Image | None] = OrderedDict()
+        self._pending: OrderedDict[_Key, None] = OrderedDict()
+        self._busy: set[_Key] = set()
         self._lock = threading.Lock()
-        self._ready: queue.SimpleQueue[tuple[tuple[Path, int], Image.Image | None]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[_Key, Image.Image | None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="thumbnails")
         self._closed = False
 
-    def get(self, file: Path, side: int = SIDE) -> Image.Image | None:
-        """The thumbnail if it is in memory; otherwise None, and it is requested."""
-        key = (file, side)
+    def get(self, file: Path, side: int = SIDE, *, alpha: bool = False) -> Image.Image | None:
+        """The thumbnail, or that of its transparency, if it is in memory; otherwise None, and it is requested."""
+        key = (file, side, alpha)
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
@@ -56,13 +58,13 @@ class Thumbnails:
             self._pool.submit(self._make_next)
         return None
 
-    def is_done(self, file: Path, side: int = SIDE) -> bool:
+    def is_done(self, file: Path, side: int = SIDE, *, alpha: bool = False) -> bool:
         """Whether the thumbnail was made or failed."""
-        return (file, side) in self._memory
+        return (file, side, alpha) in self._memory
 
     def is_broken(self, file: Path, side: int = SIDE) -> bool:
         """Whether the image could not be read."""
-        return self._memory.get((file, side), Image) is None
+        return self._memory.get((file, side, False), Image) is None
 
     def forget(self, file: Path) -> None:
         """Make those of a file anew: its content is another one."""
@@ -102,31 +104,31 @@ class Thumbnails:
             self._busy.add(key)
         self._ready.put((key, self._make(*key)))
 
-    def _make(self, file: Path, side: int) -> Image.Image | None:
+    def _make(self, file: Path, side: int, alpha: bool) -> Image.Image | None:
         try:
             size, mtime_ns = file_stamp(file)
-            stored = self._folder / _name(file, mtime_ns, size, side)
+            stored = self._folder / _name(file, mtime_ns, size, side, alpha)
             if (cached := _read(stored)) is not None:
                 return cached
-            image = _shrunk(file, side)
+            image = _shrunk(file, side, alpha)
         except Exception:  # noqa: BLE001  # Pillow's readers raise any exception on damaged files
             return None
         _store(image, stored)
         return image
 
 
-def _shrunk(file: Path, side: int) -> Image.Image:
+def _shrunk(file: Path, side: int, alpha: bool) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not is_video(file):
-            return small_rgb(file, side)
+            return small_alpha(file, side) if alpha else small_rgb(file, side)
         poster = read_poster(file)
         poster.thumbnail((side, side), Image.Resampling.LANCZOS)
         return poster
 
 
-def _name(file: Path, mtime_ns: int, size: int, side: int) -> str:
-    key = f"on white\0{file}\0{mtime_ns}\0{size}\0{side}"
+def _name(file: Path, mtime_ns: int, size: int, side: int, alpha: bool) -> str:
+    key = f"{'alpha' if alpha else 'on white'}\0{file}\0{mtime_ns}\0{size}\0{side}"
     digest = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
     return f"{digest[:2]}/{digest[2:32]}.jpg"
 

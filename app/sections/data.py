@@ -82,7 +82,7 @@ class Section(FormSection):
                 *("horizontal_flip", "crop_jitter", "random_rotate", "fixed_rotate", "color_jitter"),
                 *("random_brightness", "fixed_brightness", "random_contrast", "fixed_contrast"),
                 *("random_saturation", "fixed_saturation", "random_hue", "fixed_hue"),
-                *("image_variations", "mask_suffix"),
+                *("image_variations", "mask_suffix", "alpha_mask"),
             ),
             1,
         ),

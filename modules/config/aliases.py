@@ -49,7 +49,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         for kind in ("random", "fixed")
     },
     "concepts.*.image_variations": ("Variations kept per picture", "vae_cache_variations"),
-    "concepts.*.mask_suffix": ("Mask file ending", "mask file", "masklabel", "conditioning_data_dir", "alpha_mask"),
+    "concepts.*.mask_suffix": ("Mask file ending", "mask file", "masklabel", "conditioning_data_dir"),
+    "concepts.*.alpha_mask": ("alpha channel", "transparent", "RGBA", "cut out"),
     "concepts.*.include_subfolders": ("include_subdirectories", "recursive"),
     "concepts.*.loss_weight": ("prior_loss_weight", "network_weight"),
     "resolution": ("image size", "train_resolution", "max_resolution", "pixel_area"),

@@ -17,7 +17,7 @@ from modules.data.index.caption_lists import LACKS, MORE_CELLS
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
 from modules.data.index.expand import KOHYA_FOLDER, may_repeat
 from modules.data.index.images import suppress_pillow_warnings
-from modules.data.index.index import Index
+from modules.data.index.index import TRANSPARENT, Index
 from modules.data.index.near_duplicates import hashed_image, similar_groups
 from modules.files import FileFault, printable, read_bytes
 
@@ -52,10 +52,12 @@ def check_not_empty(config: TrainConfig, index: Index) -> None:
     """Raises ConfigError if no image at all has what a setting needs."""
     if config.masked_training and not (index.mask_file[:, 0] >= 0).any():
         suffixes = ", ".join(sorted({f"NAME{concept.mask_suffix}" for concept in config.concepts}))
+        transparent = int((index.transparency == TRANSPARENT).sum())
+        own = f"set alpha_mask for the transparency that {transparent:,} of them have, " if transparent else ""
         raise ConfigError(
             f"masked_training is on, but none of the {len(index):,} images has a mask: {suffixes} or NAME_mask.png "
             "beside it, or NAME.png in a folder masks.",
-            "Rename the masks, set the concept's mask_suffix, or switch masked_training off.",
+            f"Rename the masks, set the concept's mask_suffix, {own}or switch masked_training off.",
         )
     is_test = np.array([concept.kind == "test" for concept in config.concepts])[index.concept]
     if config.validate_every and not (index.validation & ~is_test).any():

@@ -9,7 +9,7 @@ import numpy as np
 
 from modules.config import Concept
 from modules.data.index.concept_summary import ConceptSummary, count_of, summarize_concepts
-from modules.data.index.index import Index
+from modules.data.index.index import TRANSPARENT, Index
 from modules.data.loading.loader import Examples
 from modules.data.loading.order import Order
 
@@ -30,6 +30,7 @@ class DatasetSummary:
     steps_per_epoch: int
     problems: int
     masks: int = 0  # training images that have one
+    own_masks: int = 0  # of these, those whose mask is their transparency
     concepts: tuple[ConceptSummary, ...] = ()
 
     def lines(self) -> list[str]:
@@ -38,7 +39,8 @@ class DatasetSummary:
         problems = f", {count_of(self.problems, 'problem')} (see problems.txt)" if self.problems else ""
         steps = f"{count_of(self.steps_per_epoch, 'step')} per epoch"
         samples = f"{count_of(self.epoch_size, 'sample')}, {self.effective_batch:,} per step"
-        masks = f", {self.masks:,} with a mask" if self.masks else ""
+        own = f", {self.own_masks:,} of them from transparency" if self.own_masks else ""
+        masks = f", {self.masks:,} with a mask{own}" if self.masks else ""
         has_videos = any(each.videos for each in self.concepts)
         images = f"{self.images:,} images and videos" if has_videos else count_of(self.images, "image")
         return [
@@ -75,6 +77,7 @@ def summarize_dataset(
 ) -> DatasetSummary:
     """The summary of a run's dataset, and of each of its concepts."""
     training = examples.usable & ~index.validation
+    masks = training & (index.mask_file[:, 0] >= 0)
     names, counts = np.unique(index.bucket[training], return_counts=True)
     found = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
     return DatasetSummary(
@@ -85,6 +88,7 @@ def summarize_dataset(
         epoch_size=order.epoch_size,
         steps_per_epoch=order.steps_per_epoch,
         problems=len(index.problems()) + len(examples.problems),
-        masks=int((training & (index.mask_file[:, 0] >= 0)).sum()),
+        masks=int(masks.sum()),
+        own_masks=int((masks & (index.transparency == TRANSPARENT)).sum()),
         concepts=tuple(summarize_concepts(concepts, index, uses_masks=uses_masks)),
     )

@@ -19,18 +19,23 @@ from typing import BinaryIO, cast
 from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.TiffImagePlugin import TiffImageFile
 
 from modules.files.opening import FileFault
 from modules.files.reading import open_regular
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "AVIF", "TIFF")
-_PLUGINS = {"HEIF": ("pillow_heif", "pillow-heif"), "JXL": ("pillow_jxl", "pillow-jxl-plugin")}  # module, package
+# Module and package; of a DNG, the preview in it is read.
+_PLUGINS = {
+    "HEIF": ("pillow_heif", "pillow-heif"),
+    "JXL": ("pillow_jxl", "pillow-jxl-plugin"),
+    "DNG": ("rawpy", "rawpy"),
+}
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _AVIF_BRANDS = (b"avif", b"avis")
 _TIFF_STARTS = (b"II*\0", b"MM\0*")
 _JXL_STARTS = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _DNG_VERSION_TAG = 50706
+_MOST_DNG = 1 << 30  # bytes
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
 _PNG_PIXELS = (b"IDAT", b"fdAT")  # fdAT: of the further images of an animation
@@ -43,6 +48,7 @@ SIGNATURE_BYTES = 64
 _TAILS = (1 << 10, 64 << 10)  # bytes: where an end is, and where it is before appended data
 _BYTES_PER_PIXEL = 8  # decoded and converted: Pillow keeps 4 bytes a pixel for RGB, too
 _BYTES_PER_WEBP_PIXEL = 16  # libwebp's decoder of animations has two images of its own
+_DEVELOP = "develop it to PNG, JPEG or TIFF"
 _MOST_A_SIDE = (1 << 16) - 1  # pixels, as in a JPEG; Pillow takes 34 bytes for each row, and no row of 512 MB
 _MOST_JPEG_HEADER = (
     20 << 20
@@ -103,6 +109,10 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
             _first_scan(opened)
         elif start.startswith(_PNG_SIGNATURE):
             any(kind in _PNG_PIXELS for kind, _, _ in _png_chunks(opened))  # as far as Pillow reads now
+        if start.startswith(_TIFF_STARTS) and _is_dng(opened):
+            with open_image(_raw_preview(opened)) as image:
+                yield image
+            return
         plugin = _plugin_format(start)
         if plugin:
             _load_plugin(plugin)
@@ -111,8 +121,6 @@ def open_image(source: str | Path | bytes) -> Iterator[Image.Image]:
             with Image.open(opened, formats=(plugin,) if plugin else IMAGE_FORMATS) as image:
                 if max(image.size) > _MOST_A_SIDE:
                     raise FileFault(f"has a side of {max(image.size)} pixels; the most is {_MOST_A_SIDE}")
-                if isinstance(image, TiffImageFile) and _DNG_VERSION_TAG in image.tag_v2:
-                    raise FileFault("is a raw photo (DNG); convert it to PNG, JPEG or TIFF")
                 yield image
         except RuntimeError as error:  # of the readers of AVIF, HEIF and JXL
             raise FileFault(f"cannot be decoded: {error}") from None
@@ -145,6 +153,40 @@ def _load_plugin(image_format: str) -> None:
         loaded.register_heif_opener()
 
 
+def _is_dng(file: BinaryIO) -> bool:
+    """Whether the first directory of a TIFF says that it is a DNG; Pillow does not open those whose first image is the
+    raw one."""
+    file.seek(0)
+    order = ">" if file.read(2) == b"MM" else "<"
+    (at,) = struct.unpack(f"{order}2xI", file.read(6).ljust(6, b"\0"))
+    file.seek(at)
+    (count,) = struct.unpack(f"{order}H", file.read(2).ljust(2, b"\0"))
+    entries = file.read(12 * count)
+    return any(
+        struct.unpack_from(f"{order}H", entries, start)[0] == _DNG_VERSION_TAG
+        for start in range(0, len(entries) - 11, 12)
+    )
+
+
+def _raw_preview(file: BinaryIO) -> bytes:
+    """The JPEG that a camera has put into a raw photo, its largest. Raises FileFault."""
+    _load_plugin("DNG")
+    import rawpy
+
+    file.seek(0)
+    data = file.read(_MOST_DNG + 1)
+    if len(data) > _MOST_DNG:
+        raise FileFault(f"is larger than {_MOST_DNG >> 20} MiB")
+    try:
+        with rawpy.imread(io.BytesIO(data)) as raw:
+            preview = raw.extract_thumb()
+    except rawpy.LibRawError as error:
+        raise FileFault(f"is a raw photo (DNG) without a preview that can be read ({error}); {_DEVELOP}") from None
+    if preview.format != rawpy.ThumbFormat.JPEG or not preview.data.startswith(_JPEG_START):
+        raise FileFault(f"is a raw photo (DNG) whose preview is no JPEG; {_DEVELOP}")
+    return bytes(preview.data)
+
+
 def memory_to_decode(image: Image.Image) -> AbstractContextManager[None]:
     """A context in which this image may be decoded: threads that decode large ones wait for each other."""
     each = _BYTES_PER_WEBP_PIXEL if image.format == "WEBP" else _BYTES_PER_PIXEL
@@ -169,6 +211,32 @@ def upright_rgb(image: Image.Image, least: tuple[int, int] | None = None) -> Ima
     with memory_to_decode(image):
         rgb = _to_rgb(image)
         return rgb.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else rgb
+
+
+def has_transparency(image: Image.Image) -> bool:
+    """Whether an opened image has an alpha channel, or a colour that is transparent; `upright_alpha` may be opaque."""
+    return image.has_transparency_data and not image.mode.startswith(("I", "F"))
+
+
+def upright_alpha(image: Image.Image) -> Image.Image:
+    """How opaque an opened image is, whole and upright, in 8 bits; as `upright_rgb` otherwise."""
+    orientation = _orientation(image)
+    _check_pieces(image)
+    with memory_to_decode(image):
+        alpha = (
+            _in_strips(image, lambda strip: strip.convert("RGBA").getchannel("A"), "L")
+            if has_transparency(image)
+            else Image.new("L", image.size, 255)
+        )
+        return alpha.transpose(_TRANSPOSES[orientation]) if orientation in _TRANSPOSES else alpha
+
+
+def small_alpha(source: str | Path, side: int) -> Image.Image:
+    """As `upright_alpha`, shrunk to fit a square of `side` pixels."""
+    with open_image(source) as image:
+        small = upright_alpha(image)
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return small
 
 
 def small_rgb(source: str | Path, side: int) -> Image.Image:
@@ -348,10 +416,10 @@ def _profile_transform(image: Image.Image) -> Callable[[Image.Image], Image.Imag
     return lambda strip: transform.apply(strip.convert(mode))
 
 
-def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+def _in_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image], mode: str = "RGB") -> Image.Image:
     """The converted image; only the result is as large as the image."""
     width, height = image.size
-    result = Image.new("RGB", image.size)
+    result = Image.new(mode, image.size)
     rows = max(1, _STRIP_PIXELS // width)
     for top in range(0, height, rows):
         result.paste(convert(image.crop((0, top, width, min(top + rows, height)))), (0, top))

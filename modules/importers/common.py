@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from modules.config.interval import Interval, Unit
 from modules.importers.readers import boolean, integer, number, optional_number
 from modules.importers.rules import Assignment, CombinedRule, UnsupportedValueError, Values
+from modules.importers.translation import Translation
 
 BOTH_WEIGHTINGS = "the other trainer multiplies both weightings; Tandem has one at a time: debiased is used"
 BUCKETS = "Tandem derives its buckets from the resolution"
@@ -25,6 +27,7 @@ MERGE_FIRST = (
     "merge it into the base model first: scripts/convert.py BASE OUTPUT --merge ADAPTER, and set base_model to OUTPUT"
 )
 MASKS = "put each mask next to its image: cat.jpg has cat-masklabel.png"
+ON_WHITE = "transparent parts are white here, and have their hidden colours there"
 METADATA = "set model_title, model_author and model_license"
 MONITOR = "Tandem logs to TensorBoard and shows the run in its Monitor"
 NO_FAMILY = "Tandem does not have this model family yet: choose another one"
@@ -175,3 +178,14 @@ HUBER = CombinedRule(
     _huber,
     "2c(sqrt(d^2 + c^2) - c) there, a Huber loss half as large here, with the same delta at all noise levels",
 )
+
+
+def train_alpha_masks(translation: Translation, concept: str, more: Mapping[str, object]) -> None:
+    """Where the concept at this prefix has `alpha_mask`, switch masked training on, as it is there, with `more` of its
+    settings, unless it is on."""
+    target = f"{concept}alpha_mask"
+    entry = next((each for each in (*translation.imported, *translation.changed) if each.target == target), None)
+    if entry is None or not entry.new_value or translation.data.get("masked_training"):
+        return
+    for name, value in {"masked_training": True, **more}.items():
+        translation.add(replace(entry, target=name, new_value=value, why=""))

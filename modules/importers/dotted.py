@@ -40,7 +40,8 @@ def put(data: Data, path: str, value: object) -> None:
 
 
 def remove(data: Data, path: str) -> bool:
-    """Delete the value at a dotted path; False if there is none."""
+    """Delete the value at a dotted path; False if there is none. An item of a list becomes None, so that the others
+    keep their numbers."""
     *parents, last = path.split(".")
     container: object = data
     for part in parents:
@@ -50,5 +51,8 @@ def remove(data: Data, path: str) -> bool:
             container = container.get(part) if isinstance(container, dict) else None
     if isinstance(container, dict) and last in container:
         del container[last]
+        return True
+    if isinstance(container, list) and last.isdecimal() and int(last) < len(container):
+        container[int(last)] = None
         return True
     return False

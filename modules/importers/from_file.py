@@ -55,6 +55,7 @@ def resolve_conflicts(translation: Translation) -> ImportResult:
         except ValidationError as error:
             found = faults(error)
             removed = [_withdraw(translation, fault) for fault in found]
+            translation.close_gaps()
             if not any(removed):
                 raise ConfigError.from_faults(translation.trainer, [fault.sentence for fault in found]) from None
         else:

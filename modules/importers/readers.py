@@ -91,7 +91,7 @@ def address(text: str) -> str:
     try:
         parse_address(text)
     except ValueError as error:
-        raise UnsupportedValueError(f"the address {error}") from None
+        raise UnsupportedValueError(f"it {error}") from None
     return text
 
 

@@ -151,6 +151,19 @@ class Translation:
                 found = remove(self.data, entry.target) or found
         return remove(self.data, path) or found
 
+    def close_gaps(self) -> None:
+        """Let the items that follow withdrawn ones of a list have their numbers."""
+        for name, items in self.data.items():
+            if not isinstance(items, list) or None not in items:
+                continue
+            kept = [number for number, item in enumerate(items) if item is not None]
+            moved = {f"{name}.{old}": f"{name}.{new}" for new, old in enumerate(kept)}
+            self.imported, self.changed = (
+                [replace(each, target=_moved(each.target, moved)) for each in entries]
+                for entries in (self.imported, self.changed)
+            )
+            self.data[name] = [item for item in items if item is not None]
+
     def hold(self, why: str) -> None:
         """Have `take_held` leave no base model, so that nothing starts that trains something else than there."""
         self.held.append(why)
@@ -297,6 +310,13 @@ def _defaults() -> Data:
 def _may_be_empty(target: str) -> bool:
     option = find_option(TrainConfig, target)
     return option is None or option.optional
+
+
+def _moved(target: str, places: Mapping[str, str]) -> str:
+    name, _, rest = target.partition(".")
+    number, dot, last = rest.partition(".")
+    item = f"{name}.{number}"
+    return places.get(item, item) + dot + last if number.isdecimal() else target
 
 
 def _covers(target: str, path: str) -> bool:

@@ -80,6 +80,10 @@ def test_index_has_references_and_masks(folder: Path, tmp_path: Path) -> None:
         ["2.png"],
     ]
     assert [image.mask for image in index.images] == [folder / "0-masklabel.png", None, folder / "mask" / "2.png"]
+    Image.new("RGBA", (64, 64)).save(folder / "1.png")
+    concept |= {"alpha_mask": "true"}
+    image = survey(settings, 8, lambda: True, lambda _: None).images[1]
+    assert (image.has_alpha_mask, image.mask) == (True, folder / "1.png")
     settings["masked_training"] = False
     assert [image.mask for image in survey(settings, 8, lambda: True, lambda _: None).images] == [None] * 3
 
@@ -121,6 +125,12 @@ def test_findings_act_on_their_concepts_wherever_these_are_now() -> None:
         each.act()
     assert draft.get("concepts") == [{"path": "/b", "folder_repeats": True}]
     assert captioned == [Path("/b")]
+    see_through = (0, {"path": "/b"}, ConceptFolder(is_read=True, transparent=3))
+    (use,) = findings(state, [see_through], 8)
+    assert use.what == "No image has a mask, and 3 have transparency."
+    use.act()
+    assert draft.get("concepts.0.alpha_mask") is True
+    assert not list(findings(state, [see_through, (1, {"path": "/c"}, ConceptFolder(is_read=True, masked=1))], 8))
 
 
 @pytest.mark.slow

@@ -313,6 +313,8 @@ def test_the_preview_shows_what_an_image_is_made_from_and_its_mask(section: Sect
     assert boxes == sorted(boxes, key=lambda box: (box[1] // 100, box[0])), "from left to right, line by line"
     assert [one[2] <= other[0] or one[3] <= other[1] for one, other in pairwise(boxes)] == [True, True], boxes
     assert f"From {second.file.name}" in shared_driver.text(section)
+    editor.show(replace(first, mask=first.file), [])
+    shared_driver.wait(lambda: len(editor._canvas.find_all()) == 4, "the image and its transparency")
     editor.show(first, [])
     shared_driver.wait(lambda: len(editor._canvas.find_all()) == 2, "the image alone")
 

@@ -11,6 +11,7 @@ from PIL import Image, ImageChops
 from app.images.mask import LEFT_OUT, TRAINED, Mask, open_mask
 from app.sections.data import Section
 from modules.files import FileFault
+from modules.files.images import small_alpha
 from tests.app.driver import Driver, everything
 
 
@@ -68,6 +69,13 @@ def test_a_mask_that_its_format_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFault, match="cannot hold 16400 × 1 pixels as WEBP"):
         Mask(Image.new("L", (16400, 1))).save(file)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"former"]
+
+
+def test_painting_begins_with_the_transparency_of_an_image_that_is_its_mask(tmp_path: Path) -> None:
+    image = tmp_path / "cat.png"
+    Image.new("RGBA", (64, 32), (255, 0, 0, 77)).save(image)
+    assert open_mask(image, image)[1].pixels.getextrema() == (77, 77)
+    assert small_alpha(image, 16).getextrema() == (77, 77)
 
 
 @pytest.mark.slow

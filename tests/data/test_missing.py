@@ -80,6 +80,11 @@ def test_masks_that_are_not_found(tmp_path: Path, folder: Path) -> None:
         ConfigError, match=r"none of the 6 images has a mask: NAME-masklabel.png or NAME_mask.png beside"
     ):
         said(tmp_path, {"path": str(folder)}, masked_training=True)
+    Image.new("RGBA", (64, 64)).save(folder / "see through.png")
+    with pytest.raises(ConfigError, match=r"set alpha_mask for the transparency that 1 of them have"):
+        said(tmp_path, {"path": str(folder)}, masked_training=True)
+    assert said(tmp_path, {"path": str(folder), "alpha_mask": True}, masked_training=True)[0] == []
+    (folder / "see through.png").unlink()
     Image.new("L", (64, 64)).save(folder / "DSC_0-masklabel.png")
     assert said(tmp_path, {"path": str(folder)}, masked_training=True)[0] == []
 
@@ -155,10 +160,16 @@ def test_the_regularization_images_of_a_folder_of_kohyas_gui(tmp_path: Path) -> 
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:
     for suffix in ("jfif", "jpe", "JFIF", "jpg_large"):
         Image.new("RGB", (64, 64)).save(folder / f"of {suffix}.{suffix}", "JPEG")
-    (folder / "raw.dng").write_bytes(b"x")
+    for name in ("of jpe.dng", "alone.dng"):
+        Image.new("RGB", (64, 64)).save(folder / name, "JPEG")
+    (folder / "raw.nef").write_bytes(b"x")
     index = said(tmp_path, {"path": str(folder)})[1]
-    assert len(index) == 10
-    assert index.header.other_files == ({".dng": 1},)
+    assert [index.relative_path(row) for row in range(len(index)) if ".dng" in index.relative_path(row)] == [
+        "alone.dng"
+    ]
+    assert len(index) == 11
+    assert index.header.other_files == ({".dng": 1, ".nef": 1},)
+    assert any("an image of the same name is beside it" in each.what for each in index.problems())
 
 
 def test_a_list_without_a_column_of_captions(tmp_path: Path, folder: Path) -> None:

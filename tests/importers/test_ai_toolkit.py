@@ -483,3 +483,10 @@ def test_a_setting_that_is_two_here_is_left_out_once(tmp_path: Path) -> None:
     found = imported(tmp_path, {"min_snr_gamma": 5.0}, model={"name_or_path": "a/b", "arch": "flux"})
     left_out = [entry.source for entry in found.report.not_imported if entry.source.endswith("min_snr_gamma")]
     assert left_out == ["config.process.0.train.min_snr_gamma"]
+
+
+def test_alpha_masks_are_divided_by_their_mean(tmp_path: Path) -> None:
+    """extensions_built_in/sd_trainer/SDTrainer.py: mask_multiplier / mask_multiplier.mean()."""
+    found = imported(tmp_path, datasets=[{"folder_path": "a"}, {"folder_path": "b", "alpha_mask": True}]).config
+    assert [each.alpha_mask for each in found.concepts] == [False, True]
+    assert (found.masked_training, found.normalize_masked_area_loss, found.unmasked_weight) == (True, True, 0.0)

@@ -97,3 +97,31 @@ def test_kohyas_masks_leave_out_what_is_black(tmp_path: Path) -> None:
     """kohya-ss/sd-scripts, library/custom_train_functions.py (apply_masked_loss): the loss times the mask, no more."""
     config = imported_config(tmp_path, {**KOHYA, "masked_loss": True})
     assert (config.masked_training, config.unmasked_weight, config.normalize_masked_area_loss) == (True, 0.0, False)
+
+
+def test_kohyas_alpha_mask_masks_the_loss_by_itself(tmp_path: Path) -> None:
+    """kohya-ss/sd-scripts, train_network.py: `if args.masked_loss or batch["alpha_masks"] is not None`."""
+    subsets = [{"image_dir": "cats", "alpha_mask": True}, {"image_dir": "dogs"}]
+    config = imported_config(tmp_path, {**KOHYA, "datasets": [{"subsets": subsets}]})
+    assert [each.alpha_mask for each in config.concepts] == [True, False]
+    assert (config.masked_training, config.unmasked_weight, config.normalize_masked_area_loss) == (True, 0.0, False)
+    config = imported_config(tmp_path, {**KOHYA, "alpha_mask": True, "datasets": [{"subsets": subsets[1:]}]})
+    assert (config.masked_training, config.concepts[0].alpha_mask) == (True, True)
+    config = imported_config(tmp_path, {**KOHYA, "datasets": [{"subsets": subsets[1:]}]})
+    assert not config.masked_training
+
+
+def test_a_concept_that_cannot_be_read_leaves_the_others(tmp_path: Path) -> None:
+    places = ["cats", "gs://bucket/dogs", "birds", "https://host/folder/", "fish"]
+    subsets = [{"image_dir": each, "num_repeats": n + 1, "flip_aug": True} for n, each in enumerate(places)]
+    file = tmp_path / "kohya.json"
+    file.write_text(json.dumps({**KOHYA, "datasets": [{"subsets": subsets}]}), encoding="utf-8")
+    found = import_file(file)
+    concepts = [(Path(each.path).name, each.repeats, each.horizontal_flip) for each in found.config.concepts]
+    assert concepts == [("cats", 1, True), ("birds", 3, True), ("fish", 5, True)]
+    lost = {entry.source: (entry.value, entry.why) for entry in found.report.not_imported}
+    assert lost["datasets.0.subsets.1.image_dir"][0] == "gs://bucket/dogs"
+    assert "address that is not read" in lost["datasets.0.subsets.1.image_dir"][1]
+    assert lost["datasets.0.subsets.3.image_dir"][0] == "https://host/folder/"
+    targets = {each.source: each.target for each in (*found.report.imported, *found.report.changed)}
+    assert targets["datasets.0.subsets.4.num_repeats"] == "concepts.2.repeats"

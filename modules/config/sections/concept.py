@@ -12,15 +12,24 @@ from modules.files.addresses import is_address, parse_address
 
 # The files in a concept's folder that Tandem reads.
 _JPEG: Final = (".jpg", ".jpeg", ".jfif", ".jpe", ".pjpeg", ".pjp", ".jpg_large")  # as browsers name them, too
-_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl")  # of Pillow: modules/files/images.py
+RAW_SUFFIX: Final = ".dng"  # of which the preview is read
+_BY_PLUGINS: Final = (".heic", ".heif", ".hif", ".jxl", RAW_SUFFIX)  # modules/files/images.py
 IMAGE_SUFFIXES: Final = frozenset({*_JPEG, ".png", ".webp", ".bmp", ".avif", ".tif", ".tiff", *_BY_PLUGINS})
 METADATA_SUFFIXES: Final = frozenset({".csv", ".jsonl", ".parquet"})
 LABEL_SUFFIX: Final = ".cls"  # webdataset's, of a file with the class of an image
 OTHER_TEXTS: Final = (".txt", ".caption", ".json")  # beside an image, looked for besides those of caption_extension
 METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of several, the last one wins
-LIST_NAMES: Final = frozenset(
-    {"metadata.json", "metadata.tsv", *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt"))}
+# Of Flickr8k, Flickr30k and COCO, which lie in another folder than the images that they name.
+LISTS_ELSEWHERE: Final = frozenset(
+    {
+        *("flickr8k.token.txt", "results_20130124.token", "results.token"),
+        *(f"captions_{part}{year}.json" for part in ("train", "val") for year in (2014, 2017)),
+    }
 )
+LIST_NAMES: Final = LISTS_ELSEWHERE | {
+    *("metadata.json", "metadata.tsv"),
+    *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt")),
+}
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]
 _SUFFIX: Final = re.compile(r"(\.[\w+-]+)+")
 
@@ -380,6 +389,14 @@ class Concept(Section):
         "White is trained, black is not. Only used with masked training.",
         advanced=True,
         min_length=1,
+        resume="warn",
+    )
+    alpha_mask: bool = setting(
+        False,
+        title="Transparency as mask",
+        help="Images without a mask file have their own transparency as mask: what is opaque is trained, what is "
+        "transparent, and white in training, is not. Only used with masked training.",
+        advanced=True,
         resume="warn",
     )
 

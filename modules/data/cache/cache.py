@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from modules.config.sections.data import DataSettings
 from modules.data.cache.encode import Encode, EncodeCaptions, Encoder, Warn, decoding_threads
 from modules.data.cache.encode_batches import EncodeBatches, RowIndices, make_encode_batches
-from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys, text_key
+from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys, alpha_digest, text_key
 from modules.data.cache.manifest import CacheManifest, cache_files
 from modules.data.cache.reader import MEMORY_BYTES, CachedExamples
 from modules.data.cache.shards import ShardWriter
@@ -270,4 +270,5 @@ class Cache:
             return WHOLE_MASK
         size, mtime_ns = self._index.mask_file[row].tolist()
         concept = self._settings.concepts[self._index.concept[row]]
-        return manifest.contents.get((self._index.mask(row, concept.mask_suffix), size, mtime_ns))
+        content = manifest.contents.get((self._index.mask(row, concept.mask_suffix), size, mtime_ns))
+        return alpha_digest(content) if content is not None and self._index.is_alpha_mask(row) else content

@@ -21,7 +21,7 @@ from modules.config.sections.data import DataSettings
 from modules.data.batch import Example
 from modules.data.cache.crops import Crop, clip_example, crop_example, decode_references, mirrored, with_references
 from modules.data.cache.encode_batches import EncodeBatches, clip_batch_size
-from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys
+from modules.data.cache.keys import NO_MASK, WHOLE_MASK, ViewKeys, alpha_digest
 from modules.data.cache.manifest import BadFile, CacheManifest, FileRecord
 from modules.data.cache.shards import ShardWriter
 from modules.data.index.clips import read_clip
@@ -135,7 +135,7 @@ class Encoder:
             stamp = int(self._index.size[row]), int(self._index.mtime_ns[row])
             is_video = self._index.is_video(row)
             data, content = (b"", self._hash(path, stamp, prepared)) if is_video else self._read(path, stamp, prepared)
-            mask_data, mask_content = self._read_mask(row, prepared)
+            mask_data, mask_content = self._read_mask(row, (data, content), prepared)
             read = [self._read(f.path, (f.size, f.mtime_ns), prepared) for f in self._index.references(row)]
             others = b"".join([mask_content, *(digest for _, digest in read)])
             views = range(int(self._keys.views[row]))
@@ -161,7 +161,8 @@ class Encoder:
         crops = {view: self._keys.crop(row, view) for view in views}
         resized = crops[views[0]].resized
         original = int(index.height[row]), int(index.width[row])
-        mask: Image.Image | None = decode_mask(mask_data) if mask_data is not None else None
+        is_alpha = index.is_alpha_mask(row)
+        mask: Image.Image | None = decode_mask(mask_data, is_alpha=is_alpha) if mask_data is not None else None
         captions = self._keys.captions(row)
         masked = self._settings.masked_training
         # Mirrored ones are not resampled, unless they are turned: mirroring comes first.
@@ -182,11 +183,14 @@ class Encoder:
     def _frames(self, row: int, crop: Crop) -> Iterator[Image.Image]:
         return read_clip(self._index.file(row), self._index.clip_times(row, crop.start))
 
-    def _read_mask(self, row: int, prepared: _Prepared) -> tuple[bytes | None, bytes]:
+    def _read_mask(self, row: int, image: tuple[bytes, bytes], prepared: _Prepared) -> tuple[bytes | None, bytes]:
+        """Bytes and digest of its mask; `image` has those of the image."""
         if not self._settings.masked_training:
             return None, NO_MASK
         if not self._index.has_mask(row):
             return None, WHOLE_MASK
+        if self._index.is_alpha_mask(row):
+            return image[0], alpha_digest(image[1])
         path = self._index.mask(row, self._settings.concepts[self._index.concept[row]].mask_suffix)
         size, mtime_ns = self._index.mask_file[row].tolist()
         return self._read(path, (size, mtime_ns), prepared)

@@ -18,6 +18,7 @@ from modules.data.rng import SampleRng, hash_uint64, to_unit_interval
 NO_MASK = bytes(32)  # masked_training is off
 WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
 
+
 _FORMAT = "view 1"
 _TEXT_FORMAT = "caption 1"
 _KEY_BYTES = 16
@@ -27,6 +28,11 @@ _NUMBERS_BYTES = 24
 def text_key(fingerprint: str, caption: str) -> bytes:
     """The 16-byte key of a caption, encoded as `Family.text_fingerprint` says."""
     return hashlib.sha256(f"{_TEXT_FORMAT}\0{fingerprint}\0{caption}".encode()).digest()[:_KEY_BYTES]
+
+
+def alpha_digest(content: bytes) -> bytes:
+    """The digest of an image's transparency as its mask, from that of the image: a mask file may have its bytes."""
+    return hashlib.sha256(b"alpha\0" + content).digest()
 
 
 class ViewKeys:

@@ -116,6 +116,8 @@ def _index_columns(
         counted = partial(_count_all, progress, before, total)
         concepts[n] = index_concept(n, scan, settings.concepts[n], previous, counted, settings.most_references, journal)
     joined = _joined(list(concepts.values()))
+    if not joined["transparency"].any():
+        del joined["transparency"]  # see Index
     number, width, height = (joined[name].astype(np.int32) for name in ("concept", "width", "height"))
     references = [each for rows in concepts.values() for each in rows.references]
     sized = bucket_images(settings, size_step, number, width, height)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from modules.config.sections.concept import IMAGE_SUFFIXES, METADATA_NAMES
+from modules.config.sections.concept import IMAGE_SUFFIXES, LISTS_ELSEWHERE, METADATA_NAMES
 from modules.data.index.problems import Problem
 from modules.data.index.scan import IMAGE_FOLDERS
 from modules.files import FileFault, decode_json, is_shard, open_regular, printable, read_bytes
@@ -86,9 +86,12 @@ def read_entries(
         elif name.endswith(".jsonl"):
             records = _json_lines(text, path, problems)
         elif name.endswith(".json"):
-            records = _json_records(decode_json(text))
+            data = decode_json(text)
+            records = _annotations(data) if name in LISTS_ELSEWHERE else _json_records(data)
         else:
             records = _list(text)
+        if name in LISTS_ELSEWHERE:  # a path from the root counts by its last part
+            records = [{**each, FILE_KEYS[0]: f"/{each[FILE_KEYS[0]]}"} for each in records]
     except (FileFault, csv.Error) as fault:
         what = f"it {fault}" if isinstance(fault, FileFault) else f"cannot be read as {path.suffix[1:]}: {fault}"
         problems.append(Problem(str(path), what))
@@ -139,7 +142,7 @@ def _entries(
     entries: dict[str, Texts] = {}
     several = defaultdict[str, list[str]](list)
     unnamed, columns, has_texts = 0, Counter[str](), False
-    joins, repeats = path.suffix.lower() == ".json", path.suffix.lower() == ".txt"
+    joins, repeats = path.suffix.lower() == ".json", path.suffix.lower() in (".txt", ".token")
     for record in records:
         name = next((value for key in FILE_KEYS if isinstance(value := record.get(key), str) and value), None)
         if name is None:
@@ -213,6 +216,19 @@ def _json_records(data: object) -> list[Record]:
     return [
         {**(value if isinstance(value, dict) else {"text": value}), "file_name": name} for name, value in data.items()
     ]
+
+
+def _annotations(data: object) -> list[Record]:
+    """COCO's, where images and their captions, about five of each, are listed apart."""
+    images, annotations = (data.get(each) if isinstance(data, dict) else None for each in ("images", "annotations"))
+    if not isinstance(images, list) or not isinstance(annotations, list):
+        raise FileFault("lacks the lists images and annotations of COCO")
+    texts = defaultdict[str, list[str]](list)
+    for each in annotations:
+        if isinstance(each, dict) and isinstance(each.get("caption"), str):
+            texts[str(each.get("image_id"))].append(each["caption"])
+    named = [each for each in images if isinstance(each, dict) and isinstance(each.get("file_name"), str)]
+    return [{"file_name": each["file_name"], "text": texts[str(each.get("id"))]} for each in named]
 
 
 def _list(text: str) -> list[Record]:

@@ -20,10 +20,11 @@ from modules.data.index.images import (
     IMAGE_ERRORS,
     describe_image_error,
     read_image_size,
+    read_transparency,
     read_video,
     suppress_pillow_warnings,
 )
-from modules.data.index.index import Index, ProgressCallback, no_progress
+from modules.data.index.index import OPAQUE, TRANSPARENT, Index, ProgressCallback, no_progress
 from modules.data.index.journal import Journal
 from modules.data.index.problems import Problem
 from modules.data.index.references import (
@@ -54,7 +55,7 @@ class ConceptRows:
     columns: dict[str, Column]
     paths: list[bytes]
     captions: list[bytes]  # from `pack_captions`
-    masks: list[bytes]  # relative paths of those that are not NAME + mask_suffix, else empty
+    masks: list[bytes]  # relative paths of those that are not NAME + mask_suffix, the image's own too; else empty
     references: list[bytes]  # from `pack_references`
     origin: str  # Captions.origin
     problems: list[Problem]
@@ -157,9 +158,15 @@ class _RowBuilder:
         with suppress_pillow_warnings(), ThreadPoolExecutor(_THREADS) as pool:
             sizes = self._sizes(file, pool, progress)
             mask_sizes = self._mask_sizes(mask, sizes, pool)
+            transparency = self._transparency(file, mask, pool)
             references = self._references(pool)
             texts, states, places = self._captions(caption, pool)
         keep = np.flatnonzero(self.usable)
+        masks = self.scan.mask_at
+        if self.concept.alpha_mask:
+            own = transparency == TRANSPARENT
+            mask[own], mask_sizes[own] = file[own], sizes[own]
+            masks = masks | {self.paths[row]: os.fsdecode(self.paths[row]) for row in np.flatnonzero(own).tolist()}
         columns: dict[str, Column] = {
             "size": file[:, 0],
             "mtime_ns": file[:, 1],
@@ -171,6 +178,7 @@ class _RowBuilder:
             "caption_place": places,
             "mask_file": mask,
             "mask_size": mask_sizes,
+            "transparency": transparency,
             "frames": self.frames,
             "fps": self.fps,
             "is_steady": self.is_steady,
@@ -180,7 +188,7 @@ class _RowBuilder:
             {name: np.ascontiguousarray(column[keep]) for name, column in columns.items()},
             [self.paths[row] for row in keep.tolist()],
             [texts[row] for row in keep.tolist()],
-            [os.fsencode(self.scan.mask_at.get(self.paths[row], "")) for row in keep.tolist()],
+            [os.fsencode(masks.get(self.paths[row], "")) for row in keep.tolist()],
             [pack_references(references[row]) for row in keep.tolist()],
             self.captions.origin,
             self.problems,
@@ -236,6 +244,24 @@ class _RowBuilder:
                 shapes = f"{mask_sizes[row, 0]}x{mask_sizes[row, 1]}, the image {sizes[row, 0]}x{sizes[row, 1]}"
                 self._size_or_reject(row, f"skipped: its mask has another shape ({shapes})")
         return mask_sizes
+
+    def _transparency(self, file: RowIndices, mask: RowIndices, pool: ThreadPoolExecutor) -> NDArray[np.uint8]:
+        """uint8 [n]: OPAQUE or TRANSPARENT for images without a mask file, 0 for others; also where there is no mask
+        at all, so that it can be said what `alpha_mask` would do."""
+        found = np.zeros(len(self.paths), dtype=np.uint8)
+        has_file = mask[:, 0] >= 0
+        if not self.scan.with_masks or (has_file.any() and not self.concept.alpha_mask):
+            return found
+        if self.previous.index is not None:
+            index = self.previous.index
+            reused = self._unchanged(np.stack([index.size, index.mtime_ns], axis=1), file)
+            found[reused] = index.transparency[self.previous_row[reused]]
+        has_none = has_file | (self.fps > 0)
+        found[has_none] = 0
+        unknown = np.flatnonzero((found == 0) & ~has_none & self.usable).tolist()
+        for row, is_transparent in _map(pool, unknown, lambda row: _try_transparency(self._file(row))):
+            found[row] = TRANSPARENT if is_transparent else OPAQUE
+        return found
 
     def _references(self, pool: ThreadPoolExecutor) -> list[tuple[ReferenceFile, ...]]:
         """The reference images of each image, with their sizes; images that lack some are rejected."""
@@ -409,6 +435,13 @@ def _try_size(path: str) -> tuple[int, int] | str:
     except IMAGE_ERRORS as error:
         return describe_image_error(error)
     return (width, height) if width > 0 and height > 0 else "skipped: it has no pixels"
+
+
+def _try_transparency(path: str) -> bool:
+    try:
+        return read_transparency(path)
+    except IMAGE_ERRORS:  # it was read a moment ago; what is wrong now is said when it is decoded
+        return False
 
 
 def _map(pool: ThreadPoolExecutor, rows: list[int], work: Callable[[int], Result]) -> Iterator[tuple[int, Result]]:

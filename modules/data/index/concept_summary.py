@@ -15,7 +15,7 @@ from modules.config.sections.concept import METADATA_NAMES
 from modules.data.index.buckets import Bucket
 from modules.data.index.column_store import Column
 from modules.data.index.findings import IN_TABLE, CaptionFindings, Findings
-from modules.data.index.index import Index
+from modules.data.index.index import TRANSPARENT, Index
 from modules.files import printable
 from modules.files.videos import VIDEO_SUFFIXES
 
@@ -54,6 +54,8 @@ class ConceptSummary:
     seconds: float = 0.0  # of all videos
     short: int = 0  # videos that are shorter than the shortest clip, of which one frame is trained on
     uneven: int = 0  # and of variable rate
+    own_masks: int = 0  # of `masked`, those whose mask is their transparency
+    transparent: int = 0  # images with transparency that is no mask, where no image has one
 
     def lines(self) -> list[str]:
         """As text; the first line names the concept."""
@@ -71,7 +73,8 @@ class ConceptSummary:
         if self.held_out:
             found.append(f"{self.held_out:,} held out")
         if self.uses_masks:
-            found.append(f"{self.masked:,} with a mask")
+            own = f", {self.own_masks:,} of them from transparency" if self.own_masks else ""
+            found.append(f"{self.masked:,} with a mask{own}")
         if self.small:
             small = f"the smallest {self.smallest}, {self.smallest_name}"
             found.append(f"{self.small:,} smaller than trained at ({small})")
@@ -111,6 +114,8 @@ class ConceptSummary:
                 f"{count_of(found.masks, 'mask')}, such as {found.mask_example}: not trained on as images, and not "
                 "used because masked_training is off"
             )
+        if self.transparent:
+            yield f"{count_of(self.transparent, 'image')} with transparency, which is a mask only with alpha_mask"
         if found.conditioning:
             yield (
                 f"{count_of(found.conditioning, 'conditioning image')}, such as {found.conditioning_example}: not "
@@ -171,6 +176,7 @@ def summarize_concept(
     with_caption = np.flatnonzero(is_used & (place > 0))
     first = int(with_caption[0]) if len(with_caption) else -1
     masks = cast("NDArray[np.int64]", columns["mask_file"])[:, 0] >= 0
+    is_transparent = columns["transparency"] == TRANSPARENT
     frames, fps = (columns[name].astype(np.float64) for name in ("frames", "fps"))
     trained = np.array([bucket.frames for bucket in buckets])[columns["bucket"].astype(np.int64)]
     videos = np.flatnonzero(fps)
@@ -205,6 +211,8 @@ def summarize_concept(
         seconds=float((frames[videos] / fps[videos]).sum()),
         short=int(((trained[videos] == 1) & (np.minimum(frames[videos], most_frames) > 1)).sum()),
         uneven=int((~columns["is_steady"].astype(np.bool_)).sum()),
+        own_masks=int((masks & is_transparent).sum()),
+        transparent=int((~masks & is_transparent).sum()),
     )
 
 
@@ -230,6 +238,7 @@ def summarize_concepts(concepts: tuple[Concept, ...], index: Index, *, uses_mask
 
 _COLUMNS: Final = (
     *("width", "height", "bucket", "validation", "caption_state", "caption_place", "mask_file"),
+    *("transparency",),
     *("frames", "fps", "is_steady"),
 )
 
@@ -279,7 +288,8 @@ def _places(concept: Concept, counts: list[int], findings: Findings) -> dict[str
 
 
 def _passed_over(concept: Concept, other_files: Mapping[str, int]) -> dict[str, int]:
-    texts = {".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags", *concept.caption_extensions}
+    texts = {".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags", ".token"}
+    texts.update(concept.caption_extensions)
     return {
         suffix: count
         for suffix, count in other_files.items()

@@ -12,12 +12,20 @@ from PIL import Image, UnidentifiedImageError
 
 from modules.config import ConfigError
 from modules.files import FileFault, file_size, open_regular
-from modules.files.images import check_png, is_truncated, is_turned, open_image, upright_rgb
+from modules.files.images import (
+    check_png,
+    has_transparency,
+    is_truncated,
+    is_turned,
+    open_image,
+    upright_alpha,
+    upright_rgb,
+)
 from modules.files.videos import VideoHeader, is_video, read_video_header
 
 # Images that Tandem does not read: reported, so that nobody wonders why they are missing.
 UNSUPPORTED_SUFFIXES = frozenset(
-    {".gif", ".jp2", ".svg", ".psd", ".ico", ".tga", ".exr", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf"}
+    {".gif", ".jp2", ".svg", ".psd", ".ico", ".tga", ".exr", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf"}
 )
 # What Pillow's plugins raise on damaged files, found by fuzzing (tests/data/index/test_images.py).
 IMAGE_ERRORS = (
@@ -58,6 +66,12 @@ def read_image_size(path: str) -> tuple[int, int]:
     return (height, width) if swapped else (width, height)
 
 
+def read_transparency(path: str) -> bool:
+    """Whether an image may have transparent parts, from the header alone; raises one of IMAGE_ERRORS."""
+    with open_image(path) as image:
+        return has_transparency(image)
+
+
 def read_video(path: str) -> VideoHeader | None:
     """What a file holds that has a video's name, and may be a still WebP: None. Raises one of IMAGE_ERRORS."""
     return read_video_header(path) if is_video(path) else None
@@ -91,11 +105,12 @@ def read_reference(file: str) -> Image.Image:
         raise ConfigError(f"The reference image {file!r} cannot be used: {reason}.", "Choose another one.") from error
 
 
-def decode_mask(data: bytes) -> Image.Image:
-    """A mask as 8-bit greyscale, upright, at its own size; raises one of IMAGE_ERRORS."""
+def decode_mask(data: bytes, *, is_alpha: bool = False) -> Image.Image:
+    """A mask as 8-bit greyscale, upright, at its own size: that of a mask file, or the transparency of an image
+    (`is_alpha`). Raises one of IMAGE_ERRORS."""
     check_png(data)
     with open_image(data) as image:
-        return upright_rgb(image).convert("L")
+        return upright_alpha(image) if is_alpha else upright_rgb(image).convert("L")
 
 
 def describe_image_error(error: BaseException) -> str:

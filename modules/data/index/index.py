@@ -28,6 +28,7 @@ from modules.data.rng import UInt64Array, hash_uint64
 from modules.files import FileFault, decode_json, validate_record
 
 FORMAT = 1
+OPAQUE, TRANSPARENT = 1, 2  # of the column transparency
 ProgressCallback: TypeAlias = Callable[[int, int], None]  # (done, total)
 
 
@@ -91,6 +92,12 @@ class Index:
         self.caption_texts = _string_column(columns, "caption")  # from `pack_captions`
         self.masks = _string_column(columns, "mask")  # relative paths of those that are not NAME + mask_suffix
         self.reference_files = _string_column(columns, "reference")  # from `pack_references`
+
+        # OPAQUE or TRANSPARENT where `alpha_mask` may matter, else 0; a column only if it does, so that others keep
+        # their digest.
+        self.transparency = cast(
+            "NDArray[np.uint8]", columns.get("transparency", np.zeros(len(self.concept), dtype=np.uint8))
+        )
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -166,11 +173,15 @@ class Index:
         return ClipTimes(start, bucket.frames, self.header.clip_rate)
 
     def has_mask(self, row: int) -> bool:
-        """Whether a mask file belongs to the image (always false without masked_training)."""
+        """Whether the image has a mask, a file or its transparency (always false without masked_training)."""
         return bool(self.mask_file[row, 0] >= 0)
 
+    def is_alpha_mask(self, row: int) -> bool:
+        """Whether the mask that the image has is its own transparency."""
+        return self.has_mask(row) and bool(self.transparency[row] == TRANSPARENT)
+
     def mask(self, row: int, mask_suffix: str) -> str:
-        """The absolute path of the mask that the image has; `mask_suffix` is its concept's."""
+        """The absolute path of the file with the mask that the image has; `mask_suffix` is its concept's."""
         path = self.relative_path(row)
         mask = os.fsdecode(self.masks[row]) or os.path.splitext(path)[0] + mask_suffix
         return os.path.join(self.header.roots[self.concept[row]], mask)
@@ -210,6 +221,7 @@ def index_path(settings: TrainConfig, seed: int, size_step: int, cache_dir: Path
             *(c.caption_lines, *c.caption_extensions, *([[c.caption_column]] if c.caption_column else [])),
             *([["sizes", c.resolutions, c.min_size]] if c.resolutions or c.min_size else []),
             *([["references", *reference_roots(c)]] if c.references else []),
+            *(["alpha mask"] if c.alpha_mask else []),
         ]
         for c in settings.concepts
     ]
@@ -292,6 +304,9 @@ def _check(columns: Mapping[str, Column], header: IndexHeader) -> None:
     for name, (dtype, shape) in _PER_ROW.items():
         if name not in columns or columns[name].dtype != dtype or columns[name].shape != (rows, *shape):
             raise ValueError(f"its column {name} has another type or length")
+    transparency = columns.get("transparency")
+    if transparency is not None and (transparency.dtype != np.uint8 or transparency.shape != (rows,)):
+        raise ValueError("its column transparency has another type or length")
     for name in ("path", "caption", "mask", "reference"):
         blob, starts = columns.get(f"{name}_blob"), columns.get(f"{name}_starts")
         if blob is None or starts is None or blob.dtype != np.uint8 or starts.dtype != np.uint64:

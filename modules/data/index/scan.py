@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.config import Concept, DataError
-from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, OTHER_TEXTS
+from modules.config.sections.concept import IMAGE_SUFFIXES, LIST_NAMES, METADATA_NAMES, OTHER_TEXTS, RAW_SUFFIX
 from modules.data.index.images import UNSUPPORTED_SUFFIXES
 from modules.data.index.links import describe_foreign_link, is_foreign_link
 from modules.data.index.problems import Problem
@@ -91,6 +91,7 @@ class FolderScan:
     has_pairs: bool = False  # whether a folder has the name of those with only captions or masks
     problems: list[Problem] = field(default_factory=list)
     other_files: Counter[str] = field(default_factory=Counter)  # suffix -> number of files that are not images
+    with_masks: bool = False  # as given to `scan_concept`
     masks: int = 0
     mask_example: str = ""
     lost_masks: list[str] = field(default_factory=list)  # relative paths of masks whose image is missing
@@ -166,6 +167,7 @@ def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) 
     others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
     scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
+    scan.with_masks = with_masks
     if with_videos:
         scan.suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
     pending = list[tuple[str, str, os.stat_result]]()
@@ -358,6 +360,7 @@ def _scan_entries(
         images = [each for each in images if each[0] not in names]
         for name in sorted(names):
             scan.add_mask(prefix + name)
+    images = _without_raw(scan, images, found)
     stems = {stem for _, stem in images}
     scan.lost_masks += [prefix + name for name in masks if name.removesuffix(mask_suffix) not in stems]
     captions = _captions_of(scan, prefix, images, texts, found)
@@ -374,6 +377,19 @@ def _scan_entries(
         scan.paths += os.fsencode("\0".join(added)).split(b"\0")
         scan.flat_stamps.fromlist(stamps)
     return subfolders, shards
+
+
+def _without_raw(scan: FolderScan, images: list[tuple[str, str]], found: Mapping[str, _Entry]) -> list[tuple[str, str]]:
+    """Without the raw photos beside an image of their name: cameras store both."""
+    raw = [each for each in images if each[0].lower().endswith(RAW_SUFFIX)]
+    if not raw:
+        return images
+    developed = {stem for name, stem in images if not name.lower().endswith(RAW_SUFFIX)}
+    left_out = {name for name, stem in raw if stem in developed}
+    for name in sorted(left_out):
+        scan.problems.append(Problem(found[name].path, "skipped: an image of the same name is beside it"))
+        scan.other_files[RAW_SUFFIX] += 1
+    return [each for each in images if each[0] not in left_out]
 
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:

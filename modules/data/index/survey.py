@@ -68,7 +68,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             yield {"type": "concept", "concept": number, "pictures": 0, "error": error.message}
             continue
         root, images, faults, others, lines = concept_root(concept), 0, 0, Counter[str](), list[str]()
-        roots, sizes, samples, masks = set[str](), list[NDArray[np.int32]](), 0.0, 0
+        roots, sizes, samples, masks, transparent, masked = set[str](), list[NDArray[np.int32]](), 0.0, 0, 0, 0
         for part, scan in scans:
             rows = index_concept(number, scan, part, None, no_progress, settings.most_references)
             width, height = (rows.columns[name].astype(np.int32) for name in ("width", "height"))
@@ -93,7 +93,8 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             yield from ({"type": "problem", "concept": number, **problem} for problem in problems)
             images, faults, others = images + len(rows.paths), faults + len(problems), others + scan.other_files
             sizes.append(np.stack([width, height]))
-            masks += rows.findings.masks
+            masks, masked = masks + rows.findings.masks, masked + summary.masked
+            transparent += summary.transparent
         yield {
             "type": "concept",
             "concept": number,
@@ -105,6 +106,8 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             "median": median_size(*np.concatenate(sizes, axis=1)),
             "samples": samples,
             "unused_masks": 0 if settings.masked_training else masks,
+            "masked": masked,
+            "transparent": transparent,
             "numbered_folder": _numbered_folder(concept),
         }
     yield {"type": "buckets", "buckets": _bucket_rows(trained)}

@@ -141,7 +141,8 @@ class OnTheFlyExamples:
         width, height, size = (int(column[row]) for column in (index.width, index.height, index.size))
         mask = None
         if self._masked and index.has_mask(row):
-            mask = decode_mask(_read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0])))
+            data = _read(index.mask(row, concept.mask_suffix), int(index.mask_file[row, 0]))
+            mask = decode_mask(data, is_alpha=index.is_alpha_mask(row))
         captions = tuple(plain_caption(caption, concept) for caption in index.captions(row))
         if index.is_video(row):
             if file_size(path) != size:

@@ -51,7 +51,7 @@ _AT_ONCE: Final = 8  # files
 _TRIES: Final = 5  # in a row that bring less than
 _ENOUGH: Final = 64 << 10  # bytes
 _LOOK_EVERY_S: Final = 0.2
-_TEXTS: Final = frozenset({"", ".caption", ".json", LABEL_SUFFIX, ".tsv", ".txt", *METADATA_SUFFIXES})
+_TEXTS: Final = frozenset({"", ".caption", ".json", LABEL_SUFFIX, ".token", ".tsv", ".txt", *METADATA_SUFFIXES})
 _OF_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 
 

@@ -139,6 +139,8 @@ def _datasets(
             if count == 0:
                 translation.apply(table, given, prefix)
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.", {"folder_path": prefix + place})
+        of_masks = {"unmasked_weight": 0.0, "normalize_masked_area_loss": True}  # of a batch together there
+        common.train_alpha_masks(translation, f"concepts.{count}.", of_masks)
         translation.put(f"concepts.{count}.caption_lines", "whole")  # toolkit/dataloader_mixins.py, load_caption
         if trigger and dataset.get("is_reg") is not True:
             why = "it is put before every caption, in ai-toolkit if it is missing; [trigger] in captions is kept"

@@ -158,6 +158,7 @@ def subset_table(has_captions: bool) -> Table:
             Rule("flip_aug", "horizontal_flip", False, boolean),
             Rule("random_crop", "crop_jitter", False, boolean),
             Rule("color_aug", "random_hue", False, _hue, optional=True),
+            Rule("alpha_mask", "alpha_mask", False, boolean, common.ON_WHITE, optional=True),
         ),
         unsupported=(
             Unsupported("resize_interpolation", "Tandem scales images with Lanczos' filter"),
@@ -168,7 +169,7 @@ def subset_table(has_captions: bool) -> Table:
             Unsupported("token_warmup_min", "all tags are used from the start", default=1),
             Unsupported("token_warmup_step", "all tags are used from the start", default=0),
             Unsupported("metadata_file", common.CAPTION_FILES),
-            Unsupported("conditioning_data_dir alpha_mask", common.MASKS),
+            Unsupported("conditioning_data_dir", common.MASKS),
             Unsupported("custom_attributes", "Tandem does not use them", is_group=True),
         ),
     )  # fmt: skip
@@ -332,6 +333,7 @@ class KohyaData:
         prefix = f"concepts.{self._concepts}."
         self._translation.apply(subset_table(has), values, target_prefix=prefix, written_as=shown)
         self._translation.put(f"{prefix}include_subfolders", False)
+        common.train_alpha_masks(self._translation, prefix, {"unmasked_weight": 0.0})
         self._concepts += 1
 
 

@@ -317,7 +317,7 @@ TRAINING_UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("output_config", "the run folder contains the config"),
     Unsupported("tokenizer_cache_dir", "set HF_HOME"),
     Unsupported("dataset_class", "Tandem has one kind of dataset"),
-    Unsupported("conditioning_data_dir alpha_mask", common.MASKS),
+    Unsupported("conditioning_data_dir", common.MASKS),
     Unsupported("validation_* validate_every_n_*", "set validation_split and validate_every"),
     Unsupported("max_validation_steps", "all validation images are measured"),
     Unsupported("wavelet_loss*", "Tandem has no such loss"),

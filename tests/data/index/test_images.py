@@ -19,7 +19,14 @@ from PIL import Image, ImageCms, UnidentifiedImageError
 from modules.config import Concept, TrainConfig
 from modules.data.cache.crops import Crop, compute_crops, count_views, crop_example, split_view
 from modules.data.index.buckets import Bucket, assign_buckets, bucket_images, make_buckets
-from modules.data.index.images import IMAGE_ERRORS, decode_image, decode_mask, describe_image_error, read_image_size
+from modules.data.index.images import (
+    IMAGE_ERRORS,
+    decode_image,
+    decode_mask,
+    describe_image_error,
+    read_image_size,
+    suppress_pillow_warnings,
+)
 from modules.data.summary import DatasetSummary
 from modules.files import FileFault
 from modules.files.images import SIGNATURE_BYTES, has_image_signature, small_rgb
@@ -31,7 +38,7 @@ def encoded(image: Image.Image, suffix: str = "PNG", **options: object) -> bytes
     return buffer.getvalue()
 
 
-PLUGINS = {"HEIF": "pillow_heif", "JXL": "pillow_jxl"}
+PLUGINS = {"HEIF": "pillow_heif", "JXL": "pillow_jxl", "DNG": "rawpy"}
 
 
 def need_plugin(image_format: str) -> None:
@@ -41,14 +48,65 @@ def need_plugin(image_format: str) -> None:
             plugin.register_heif_opener()
 
 
-HEADS = {"HEIF": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "JXL": b"\0\0\0\x0cJXL \r\n\x87\n"}
+def dng(preview: tuple[int, int], orientation: int, *, has_preview: bool = True) -> bytes:
+    """A raw photo of 64x48 as cameras write it: the first directory is a JPEG of this size (width, height), or nothing
+    but the names of the camera, and its subdirectory the mosaic (Adobe's DNG specification 1.4)."""
+    jpeg = encoded(Image.new("RGB", preview, (200, 100, 50)), "JPEG", quality=95)
+    mosaic = np.full((48, 64), 1000, "<u2").tobytes()
+
+    def directory(start: int, tags: dict[int, tuple[str, tuple[int, ...] | bytes]]) -> bytes:
+        """`tags`: the letter of struct, or s and r for text and fractions, and the values."""
+        head, more = struct.pack("<H", len(tags)), b""
+        for tag, (kind, values) in sorted(tags.items()):
+            data = (
+                bytes(values) if kind == "s" else struct.pack(f"<{len(values)}{'i' if kind == 'r' else kind}", *values)
+            )
+            number = {"B": 1, "s": 2, "H": 3, "I": 4, "r": 10}[kind]
+            head += struct.pack("<HHI", tag, number, len(values) // (2 if kind == "r" else 1))
+            head += (
+                data.ljust(4, b"\0") if len(data) <= 4 else struct.pack("<I", start + 6 + 12 * len(tags) + len(more))
+            )
+            more += data if len(data) > 4 else b""
+        return head + bytes(4) + more
+
+    def directories(jpeg_at: int, below_at: int, mosaic_at: int) -> tuple[bytes, bytes]:
+        unit = tuple(n for row in np.eye(3, dtype=int).tolist() for each in row for n in (each, 1))
+        pictures: dict[int, tuple[str, tuple[int, ...] | bytes]] = {
+            256: ("I", preview[:1]), 257: ("I", preview[1:]), 258: ("H", (8, 8, 8)), 259: ("H", (7,)), 262: ("H", (6,)),
+            273: ("I", (jpeg_at,)), 277: ("H", (3,)), 278: ("I", preview[1:]), 279: ("I", (len(jpeg),)),
+        }  # fmt: skip
+        first = directory(8, {
+            254: ("I", (1,)), **(pictures if has_preview else {}), 271: ("s", b"Tandem\0"), 272: ("s", b"Test\0"),
+            274: ("H", (orientation,)), 330: ("I", (below_at,)),
+            50706: ("B", (1, 4, 0, 0)), 50708: ("s", b"Tandem T\0"),
+            50721: ("r", unit), 50728: ("r", (1, 1) * 3), 50778: ("H", (21,)),
+        })  # fmt: skip
+        below = directory(below_at, {
+            254: ("I", (0,)), 256: ("I", (64,)), 257: ("I", (48,)), 258: ("H", (16,)), 259: ("H", (1,)),
+            262: ("H", (32803,)), 273: ("I", (mosaic_at,)), 277: ("H", (1,)), 278: ("I", (48,)),
+            279: ("I", (len(mosaic),)), 33421: ("H", (2, 2)), 33422: ("B", (0, 1, 1, 2)), 50717: ("I", (4095,)),
+        })  # fmt: skip
+        return first, below
+
+    first, below = directories(0, 0, 0)
+    below_at = 8 + len(first)
+    jpeg_at = below_at + len(below)
+    first, below = directories(jpeg_at, below_at, jpeg_at + len(jpeg))
+    return b"II*\0" + struct.pack("<I", 8) + first + below + jpeg + mosaic
+
+
+HEADS = {
+    "HEIF": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+    "JXL": b"\0\0\0\x0cJXL \r\n\x87\n",
+    "DNG": dng((96, 72), 1),
+}
 
 
 @pytest.mark.parametrize("image_format", PLUGINS)
 def test_a_plugin_that_is_missing_is_named(image_format: str) -> None:
     if find_spec(PLUGINS[image_format]):
         pytest.skip("it is installed")
-    with pytest.raises(FileFault, match=f"is {image_format}, which needs .*pip install pillow-"):
+    with pytest.raises(FileFault, match=f"is {image_format}, which needs .*pip install (pillow-|rawpy)"):
         decode_image(HEADS[image_format], (4, 4), (4, 4))
 
 
@@ -64,11 +122,24 @@ def test_formats_are_known_by_their_content(image_format: str) -> None:
 def test_what_is_no_picture_of_colours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFault, match="floating point"):
         decode_image(encoded(Image.new("F", (4, 4)), "TIFF"), (4, 4), (4, 4))
-    with pytest.raises(FileFault, match=r"raw photo \(DNG\)"):
-        decode_image(encoded(Image.new("RGB", (4, 4)), "TIFF", tiffinfo={50706: b"\1\4\0\0"}), (4, 4), (4, 4))
     broken = encoded(Image.new("RGB", (16, 16)), "AVIF")[:-9]
     with pytest.raises(IMAGE_ERRORS):
         decode_image(broken, (16, 16), (16, 16))
+
+
+def test_of_a_raw_photo_the_preview_is_read(tmp_path: Path) -> None:
+    need_plugin("DNG")
+    for orientation, size in ((1, (96, 72)), (6, (72, 96))):
+        data = dng((96, 72), orientation)
+        (tmp_path / "a.dng").write_bytes(data)
+        assert read_image_size(str(tmp_path / "a.dng")) == size
+        colour = decode_image(data, size, (16, 16)).getpixel((8, 8))
+        assert np.abs(np.array(colour) - (200, 100, 50)).max() <= 8
+    with pytest.raises(FileFault, match=r"raw photo \(DNG\) without a preview that can be read .* develop it to PNG"):
+        decode_image(dng((96, 72), 1, has_preview=False), (4, 4), (4, 4))
+    for end in range(8, len(data), 211):
+        with pytest.raises(IMAGE_ERRORS), suppress_pillow_warnings():
+            decode_image(data[:end], (1, 1), (1, 1))
 
 
 ADOBE_COLORANTS = {b"rXYZ": (0.60974, 0.31111, 0.01947), b"gXYZ": (0.20528, 0.62567, 0.06087)}  # at D50

@@ -200,6 +200,13 @@ def test_entries_that_name_no_image_and_names_written_otherwise(tmp_path: Path) 
         ("train/a.png", "train/metadata.jsonl", '{"file_name": "train/a.png", "text": "a cat"}'),  # diffusers 3674
         ("a.png", "metadata.jsonl", '{"file_name": "set/a.png", "text": "a cat"}'),
         ("Images/a.png", "captions.txt", "image,caption\na.png,a cat"),  # Flickr8k of Kaggle
+        ("Flicker8k_Dataset/a.png", "Flickr8k_text/Flickr8k.token.txt", "a.png#0\ta cat"),
+        ("flickr30k-images/a.png", "results_20130124.token", "a.png#0\ta cat"),
+        (
+            "train2017/a.png",
+            "annotations/captions_train2017.json",
+            '{"images": [{"id": 7, "file_name": "a.png"}], "annotations": [{"image_id": 7, "caption": "a cat"}]}',
+        ),
     ],
 )
 def test_a_list_may_name_its_own_folder_or_leave_out_that_of_the_images(
@@ -210,6 +217,24 @@ def test_a_list_may_name_its_own_folder_or_leave_out_that_of_the_images(
     assert found.captions == {image: ("a cat",)}
     assert "capitals" not in found.text
     assert not found.warnings
+
+
+def test_images_have_all_captions_of_the_lists_of_flickr_and_coco(tmp_path: Path) -> None:
+    for name in ("train/a.png", "train/b.png"):
+        write_image(tmp_path / "set" / name)
+    images = [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}, {"id": 3, "file_name": "gone.png"}, 4]
+    captions = [{"image_id": number, "caption": f"{text} {number}"} for text in ("a", "the") for number in (2, 1, 9)]
+    data = json.dumps({"images": images, "annotations": [*captions, {"image_id": 1}, None]})
+    found = Found(write(tmp_path / "set", {"annotations/captions_val2014.json": data}))
+    assert found.captions == {"train/a.png": ("a 1", "the 1"), "train/b.png": ("a 2", "the 2")}
+    assert ["1 entry names no image" in each for each in found.warnings] == [True]
+    write(tmp_path / "set", {"annotations/captions_val2014.json": '{"images": 1}'})
+    assert any(
+        "lacks the lists images and annotations" in each.what for each in Found(tmp_path / "set").index.problems()
+    )
+    (tmp_path / "set/annotations/captions_val2014.json").unlink()
+    write(tmp_path / "set", {"results.token": "a.png#0\ta cat\na.png#1\tthe cat\n"})
+    assert Found(tmp_path / "set").captions["train/a.png"] == ("a cat", "the cat")
 
 
 def test_a_caption_that_a_table_cuts_off_is_said(folder: Path) -> None:
@@ -272,6 +297,23 @@ def test_masks_are_masks_and_no_images(folder: Path, masks: dict[str, str]) -> N
     unused = Found(folder)
     assert sorted(unused.captions) == sorted(found.captions)
     assert "2 masks, such as" in unused.text
+
+
+def test_transparency_is_said_and_is_a_mask_only_if_it_is_to_be(folder: Path) -> None:
+    for name in ("a.png", "see_through.png"):
+        write_image(folder / name, mode="RGBA")
+    found = Found(folder, masked_training=True)
+    assert not found.masks()
+    assert "2 images with transparency, which is a mask only with alpha_mask" in found.text
+    found = Found(folder, masked_training=True, alpha_mask=True)
+    assert found.masks() == {name: name for name in ("a.png", "see_through.png")}
+    assert "3 images, 2 with a mask, 2 of them from transparency" in found.text
+    write_image(folder / "a-masklabel.png", mode="L")
+    found = Found(folder, masked_training=True, alpha_mask=True)
+    assert found.masks() == {"a.png": "a-masklabel.png", "see_through.png": "see_through.png"}, "the file counts"
+    assert "2 with a mask, 1 of them from transparency" in found.text
+    assert "with transparency" not in Found(folder, masked_training=True).text, "some have masks"
+    assert "transparency" not in Found(folder, alpha_mask=True).index.columns, "unmasked runs keep their index"
 
 
 def test_endings_of_masks_and_texts_may_be_alike(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_what_could_be_switched_on_is_found(tmp_path: Path) -> None:
     write_image(tmp_path / "set/large.png", 400, 400, seed=5)
     (concept,) = of_type(list(survey(config_for(tmp_path / "set", cache=tmp_path, masked_training=True))), "concept")
     assert (concept["numbered_folder"], concept["unused_masks"], concept["median"]) == ("", 0, (40, 40))
+    assert (concept["masked"], concept["transparent"]) == (1, 0)
 
 
 def test_images_are_known_in_their_folder_and_size_whatever_comes_before(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from modules.config import Concept, DataError
@@ -18,7 +19,7 @@ from modules.data.loading.loader import Loader, make_loader
 from modules.data.loading.on_the_fly import OnTheFlyExamples
 from modules.data.loading.order import Order, make_order, validation_steps
 from modules.data.rng import SampleRng
-from tests.data.helpers import config_for, index_of, prepare, transform, write_image
+from tests.data.helpers import config_for, fill, index_of, prepare, transform, write_image
 
 AUGMENTED: dict[str, object] = {"crop_jitter": True, "horizontal_flip": True, "color_jitter": 0.3}
 TURNED: dict[str, object] = {**AUGMENTED, "random_rotate": 20, "random_hue": 0.3}
@@ -117,6 +118,54 @@ def test_masks_are_cropped_and_mirrored_with_their_image(tmp_path: Path) -> None
         pixels, masks = batch.tensors["pixels"].float(), batch.tensors["mask"].float()
         grey = 0.299 * pixels[:, :1] + 0.587 * pixels[:, 1:2] + 0.114 * pixels[:, 2:]
         assert (grey - masks).abs().max() < 3
+
+
+def with_transparency(folder: Path) -> dict[str, Image.Image]:
+    """Images with transparency of several kinds, and their masks: of a.png turned by its orientation."""
+    rgb = Image.open(write_image(folder.parent / "rgb.png", 60, 40))
+    alpha = Image.linear_gradient("L").resize(rgb.size)
+    rgb.putalpha(alpha)
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rgb.save(folder / "a.png", exif=exif)
+    rgb.save(folder / "b.webp", lossless=True)
+    colours = Image.new("P", (60, 40), 1)
+    colours.putpalette([255, 0, 0, 0, 255, 0])
+    colours.paste(0, (0, 0, 30, 40))
+    colours.save(folder / "c.png", transparency=1)
+    half = Image.new("L", (60, 40))
+    half.paste(255, (0, 0, 30, 40))
+    return {"a.png": alpha.transpose(Image.Transpose.ROTATE_270), "b.webp": alpha, "c.png": half}
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_the_transparency_of_an_image_is_its_mask_if_it_has_no_file(tmp_path: Path, is_cached: bool) -> None:
+    masks = with_transparency(tmp_path / "alpha")
+    (tmp_path / "files").mkdir()
+    for name, mask in masks.items():
+        (tmp_path / "files" / name).write_bytes((tmp_path / "alpha" / name).read_bytes())
+        mask.save(tmp_path / "files" / f"{Path(name).stem}-masklabel.png")
+    for folder in (tmp_path / "alpha", tmp_path / "files"):
+        write_image(folder / "d.jpg", 60, 40)
+        write_image(folder / "e.png", 60, 40, mode="RGBA")
+        write_image(folder / "e-masklabel.png", 60, 40, seed=1, mode="L")
+
+    def read(folder: str, *, alpha_mask: bool) -> list[dict[str, Tensor]]:
+        config = config_for(tmp_path / folder, cache=tmp_path / "c", masked_training=True, alpha_mask=alpha_mask)
+        index = index_of(config, tmp_path / "c")
+        assert [index.is_alpha_mask(row) for row in range(5)] == [alpha_mask and folder == "alpha"] * 3 + [False] * 2
+        if is_cached:
+            cached, _ = fill(config, index)
+            return [dict(cached.read(row, 0)) for row in range(5)]
+        return [OnTheFlyExamples(index, config, pixels_and_mask).sample(row, None) for row in range(5)]
+
+    expected = read("files", alpha_mask=False)
+    for _ in range(2):  # from a stored index, the second time
+        for found, one in zip(read("alpha", alpha_mask=True), expected, strict=True):
+            assert found.keys() == one.keys()
+            assert all(torch.equal(found[name], one[name]) for name in one)
+    assert all(bool((each["mask"] == 255).all()) for each in read("alpha", alpha_mask=False)[:4])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
