@@ -10,14 +10,14 @@ import importlib
 import importlib.util
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from PIL import Image
 
@@ -358,7 +358,7 @@ def _upright(frame: VideoFrame, stream: VideoStream) -> Image.Image:
 def _is_mirrored(frame: VideoFrame) -> bool:
     """Whether the frame's display matrix (ISO/IEC 14496-12, 8.3.2.3) has a negative determinant."""
     try:
-        data = frame.side_data["DISPLAYMATRIX"]
+        data = cast(Mapping[str, bytes], frame.side_data)["DISPLAYMATRIX"]
     except KeyError:
         return False
     across, down, _, right, below, *_ = struct.unpack("=9i", bytes(data))
