@@ -82,8 +82,9 @@ class Fuzzer:
             assert image.width >= min(32, size[0]), "it is smaller than what the index says"
             assert mask is None or mask.mode == "L"
         for file in sorted(folder.iterdir()):
-            thumbnail = thumbnails._make(file, 64)
-            assert thumbnail is None or max(thumbnail.size) <= 64
+            for alpha in (False, True):
+                thumbnail = thumbnails._make(file, 64, alpha)
+                assert thumbnail is None or max(thumbnail.size) <= 64
         thumbnails.close()
         return "; ".join(reasons)
 
