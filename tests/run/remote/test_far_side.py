@@ -353,7 +353,14 @@ def test_a_job_that_left_the_queue_is_submitted_again_without_a_backup(home: Pat
     (home / "state").mkdir()
     (home / "state" / "x.jobs").write_text("Job 5: training with 1 GPU on one node\n")
     (home / "state" / "x.exit").write_text("130")
-    start = {"do": "start", "run": "x", "machine": "beta", "id": f"{RESUMES}2", "needs_backup": True, "slurm": ["--cpu"]}
+    start = {
+        "do": "start",
+        "run": "x",
+        "machine": "beta",
+        "id": f"{RESUMES}2",
+        "needs_backup": True,
+        "slurm": ["--cpu"],
+    }
     start |= {"config": "{}", "arguments": [], "python": "false", "token": "", "given": ["--time=2-0"]}
     assert "no backup there" not in str(say(home, start)), "it is submitted"
     (folder / "events.jsonl").touch()
