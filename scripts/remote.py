@@ -631,7 +631,7 @@ def stop(options: argparse.Namespace) -> int:
     asked = "It is ended at once; " if options.force else "It will back up and stop; "
     asked = "Its job has left the queue; " if answer.has_waited else asked
     said = f"{asked}follow shows its end." if answer.is_active else f"It has ended already. {call_off(host.name)}"
-    echo(f"{options.run} on {host}: {said}")
+    echo(f"{options.run} on {host}: {said}".rstrip())
     return FINISHED
 
 

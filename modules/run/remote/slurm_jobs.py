@@ -62,6 +62,7 @@ class SlurmRuns:
         before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs")}
         for kind in before:  # before the id says whose they would be
             remove(self._state(name, kind))
+        former = read(self._state(name, "id"), _MOST)
         write(self._state(name, "id"), asked["id"])
         if asked["token"]:
             write(self._state(name, "token"), asked["token"])
@@ -91,6 +92,8 @@ class SlurmRuns:
             if text:
                 write(self._state(name, kind), text)
         remove(self._state(name, "token"))
+        if former:  # as of a run that goes on as it was
+            write(self._state(name, "id"), former)
         faults = [line for line in lines if line.startswith("Nothing was submitted: ")]
         raise SlurmFault((faults or lines or ["submit_slurm.py has ended without a word"])[-1])
 

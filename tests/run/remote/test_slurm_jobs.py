@@ -94,6 +94,7 @@ def test_commands_that_only_a_login_shell_finds(
     assert os.environ["PATH"].split(os.pathsep)[0] == str(far)
 
 
+KEPT = {"config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"]}
 _SUBMITS = """import json, os, sys
 if "--gpus=9" in sys.argv:
     sys.exit("Nothing was submitted: there are no 9 GPUs.")
@@ -111,7 +112,7 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     runs = SlurmRuns(str(tmp_path), str(tmp_path / "runs"))
 
     def submit(*given: str, resumes: bool = False) -> list[str]:
-        asked = {"id": "1", "config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"], "given": given}
+        asked = {"id": given[0], "given": given, **KEPT}
         program, variables = [sys.executable, "submit.py"], {"XDG_CACHE_HOME": "/it's here"}
         with (tmp_path / "lock").open("w") as lock:
             return runs.submit("x", asked, program, str(tmp_path), variables, lock.fileno(), resumes=resumes)
@@ -128,6 +129,7 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
         submit("--gpus=9", resumes=True)
     assert not (tmp_path / "x.token").exists()
     assert ((tmp_path / "x.exit").read_text(), runs.job_id("x")) == ("138", "5")
+    assert (tmp_path / "x.id").read_text() == "--time=2-0", "it did not start"
     submit("--nodes=2", resumes=True)
     assert (tmp_path / "argv").read_text().endswith(', "--gpus=2", "--time=2-0", "--nodes=2"]')
     assert not (tmp_path / "x.exit").exists(), "it has not ended"
