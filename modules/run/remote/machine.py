@@ -150,7 +150,7 @@ def why_not_set_up(host: Host) -> str:
     except Unreachable:
         raise
     except HostError as error:
-        return error.message
+        return f"{error.message}."
     return ""
 
 

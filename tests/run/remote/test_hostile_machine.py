@@ -203,6 +203,8 @@ def test_only_the_copy_of_a_run_of_this_machine_is_written(tmp_path: Path) -> No
         (folder.path / "backup").symlink_to(tmp_path / "x")
     with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST.name):
         pass
+    with pytest.raises(ConfigError, match=f"is the copy of a run on {HOST.name}"), opened_copy(tmp_path, "y", "other"):
+        pass
     assert json.loads(folder.remote_file.read_text()) == {"machine": "beta"}
 
 
