@@ -191,7 +191,8 @@ def test_a_stop_that_slurm_is_too_busy_for_is_tried_again(tmp_path: Path, comman
         said: list[Any] = [ask(process, follow)]
         send(process.stdin, {"do": "command", "run": "x", "command": "stop", "content": ""})
         while "end" not in said[-1] and "error" not in said[-1]:
-            assert (received := receive(process.stdout)) is not None
+            received = receive(process.stdout)
+            assert received is not None
             said.append(json.loads(received[0]))
         process.stdin.close()
     assert {"is_active": True, "has_waited": True, "taken": "stop"} in said
