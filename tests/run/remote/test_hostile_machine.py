@@ -264,7 +264,7 @@ def test_a_preflight_neither_commands_nor_paints(monkeypatch: pytest.MonkeyPatch
         assert said in refusal(lambda each=each: preflight._read(link_to(*each), silent, found.append))  # type: ignore[misc]
 
 
-def test_sizes_that_no_disk_has() -> None:
-    for wrong in ({"free": 10**400}, {"others": {"data": 10**400}}):
-        answer: dict[str, object] = {"runs": [], "others": {}, "free": 1, **wrong}
-        assert "does not understand" in refusal(lambda given=answer: str(link_to((given, b"")).read(RunsThere)[0]))
+@pytest.mark.parametrize("wrong", [{"free": 10**400}, {"others": {"data": 10**400}}], ids=["free", "others"])
+def test_sizes_that_no_disk_has(wrong: dict[str, object]) -> None:
+    answer = {"runs": [], "others": {}, "free": 1, **wrong}
+    assert "does not understand" in refusal(lambda: str(link_to((answer, b"")).read(RunsThere)[0]))
