@@ -19,6 +19,7 @@ from modules.run.preflight_report.report import Cell, OtherMachine, PreflightRep
 from modules.run.remote import preflight, run_copy
 from modules.run.remote.far_side import MOST_DATA, receive, send
 from modules.run.remote.link import Link, LinkLost
+from modules.run.remote.machine import RunsThere
 from modules.run.remote.run_copy import Follower, opened_copy, pull
 from modules.run.remote.sending import Push, Upload
 
@@ -263,3 +264,9 @@ def test_a_preflight_neither_commands_nor_paints(monkeypatch: pytest.MonkeyPatch
     }
     for said, each in nonsense.items():
         assert said in refusal(lambda each=each: preflight._read(link_to(*each), silent, found.append))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", [{"free": 10**400}, {"others": {"data": 10**400}}], ids=["free", "others"])
+def test_sizes_that_no_disk_has(wrong: dict[str, object]) -> None:
+    answer = {"runs": [], "others": {}, "free": 1, **wrong}
+    assert "does not understand" in refusal(lambda: str(link_to((answer, b"")).read(RunsThere)[0]))
