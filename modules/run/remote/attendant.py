@@ -497,10 +497,16 @@ def _remove_unsent(folder: RunFolder) -> None:
 
 def go_on(folder: RunFolder) -> None:
     """Launch an attendant for a copy whose run, or whose machine's command, was left to itself, such as while this
-    computer was off."""
+    computer was off. Nobody has asked for it now, and the folder may be a stranger's: no run is started.
+
+    Raises TandemError if the machine cannot say whether the start that was cut has come about; OSError."""
     copy = read_copy(folder)
     if copy is None or not copy.attended or find_launcher(folder) is not None:
         return
+    if copy.stage == "sending" and copy.id:
+        host = find_hosts([copy.machine], ADD)[0]
+        if not is_started(folder, host, copy.id, lambda line: None):
+            return
     if copy.lacks_results or (not copy.is_underway and needs_waiter(copy.machine)):
         launch_attendant(folder)
 

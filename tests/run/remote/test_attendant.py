@@ -16,12 +16,13 @@ import pytest
 from modules.config import ConfigError, save_config
 from modules.files import Record
 from modules.run import RunFolder
+from modules.run.folder.pidfile import find_launcher
 from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
 from modules.run.remote import attendant
-from modules.run.remote.attendant import attend, new_start_id, send_data, start_there
+from modules.run.remote.attendant import attend, go_on, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
 from modules.run.remote.kept_commands import keep_command, let_wait, waiting_command
 from modules.run.remote.link import Link, LinkLost, connect
@@ -434,6 +435,22 @@ def test_a_stop_without_a_connection_says_what_goes_on(
     assert remote.main([*add, "--then", ""]) == 0
     assert "“echo off” does not run any more." in capsys.readouterr().out
     assert waiting_command("beta") is None
+
+
+def test_a_folder_that_is_only_opened_starts_no_run(home: Path, folder: RunFolder) -> None:
+    """Whatever a stranger has written into it: nothing is sent. A start that has come about is gone on with."""
+    mark_copy(folder, Copy(machine="beta", stage="sending", id="1", attended=True, sends_token=True))
+    go_on(folder)
+    assert find_launcher(folder) is None
+    assert sorted(each.name for each in home.iterdir()) == [".tandem", "code"]
+    (home / "state").mkdir()
+    (home / "runs" / "x").mkdir(parents=True)
+    for kind, text in (("id", "1"), ("exit", "0")):
+        (home / "state" / f"x.{kind}").write_text(text)
+    go_on(folder)
+    launcher = find_launcher(folder)
+    assert launcher is not None
+    launcher.process.kill()
 
 
 def test_results_come_although_a_machine_that_took_part_has_gone(home: Path, folder: RunFolder) -> None:
