@@ -94,7 +94,7 @@ def test_commands_that_only_a_login_shell_finds(
     assert os.environ["PATH"].split(os.pathsep)[0] == str(far)
 
 
-KEPT = {"config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"]}
+_KEPT = {"config": "{}", "token": "hf_x", "arguments": [], "slurm": ["--gpus=2"]}
 _SUBMITS = """import json, os, sys
 if "--gpus=9" in sys.argv:
     sys.exit("Nothing was submitted: there are no 9 GPUs.")
@@ -112,7 +112,7 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     runs = SlurmRuns(str(tmp_path), str(tmp_path / "runs"))
 
     def submit(*given: str, resumes: bool = False) -> list[str]:
-        asked = {"id": given[0], "given": given, **KEPT}
+        asked = {"id": given[0], "given": given, **_KEPT}
         program, variables = [sys.executable, "submit.py"], {"XDG_CACHE_HOME": "/it's here"}
         with (tmp_path / "lock").open("w") as lock:
             return runs.submit("x", asked, program, str(tmp_path), variables, lock.fileno(), resumes=resumes)
