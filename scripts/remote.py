@@ -28,6 +28,7 @@ from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.commands import FORCE_STOP
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import check_run_name_free
+from modules.run.format_duration import in_words
 from modules.run.hosts.check import ask_host, summary_of
 from modules.run.hosts.hardware import known_hardware
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
@@ -123,6 +124,8 @@ def _act(options: argparse.Namespace, top: argparse.ArgumentParser) -> int:
     set_file_access()
     takes_slurm = options.action in ("start", "check") or (options.action == "add" and options.slurm)
     options.job, options.train = split_words(options.train) if takes_slurm else ([], options.train)
+    if options.action == "preflight" and (words := split_words(options.train)[0]):
+        raise ConfigError(f"{words[0]} is of a Slurm job, and preflight tests the login node", "Leave it out")
     takes_options = options.action in ("start", "check") or (options.action == "preflight" and options.config)
     if options.train and not takes_options:
         top.error(f"unrecognized arguments: {' '.join(options.train)}")
@@ -202,9 +205,10 @@ def parser() -> argparse.ArgumentParser:
         "--test", choices=("basic", "all"), default="basic", help="basic: takes seconds; all: also the loader"
     )
     preflight.add_argument("--json", metavar="FILE", help="also write the report as JSON to this file here")
-    start.epilog = check.epilog = preflight.epilog = (
-        "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu; for a Slurm "
-        "cluster also those of scripts/submit_slurm.py, such as --gpus 4 --nodes 2, before what add has set."
+    preflight.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
+    start.epilog = check.epilog = (
+        f"{preflight.epilog[:-1]}; for a Slurm cluster also those of scripts/submit_slurm.py, such as --gpus 4 "
+        "--nodes 2, before what add has set."
     )
     follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
     stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
@@ -551,7 +555,7 @@ def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir:
     mark_copy(folder, copy.model_copy(update={"attended": True}))
     launch_attendant(RunFolder(folder.path.absolute()))
     echo(f"{_begun(host)}. It needs no connection. Its copy here: {folder.path}")
-    idle = f" and {host.name} has been idle for {host.idle_minutes:g} minutes" if host.idle_minutes else ""
+    idle = f" and {host.name} has been idle for {in_words(60 * host.idle_minutes)}" if host.idle_minutes else ""
     echo(
         f"It is followed and pulled in the background, and your command runs once all is here{idle}: see "
         "log/remote.txt of the copy. If this computer was off meanwhile, the window goes on with it, or follow and "
@@ -622,7 +626,7 @@ def stop(options: argparse.Namespace) -> int:
     asked = "It is ended at once; " if options.force else "It will back up and stop; "
     asked = "Its job has left the queue; " if answer.has_waited else asked
     said = f"{asked}follow shows its end." if answer.is_active else f"It has ended already. {call_off(host.name)}"
-    echo(f"{options.run} on {host}: {said}")
+    echo(f"{options.run} on {host}: {said}".rstrip())
     return FINISHED
 
 

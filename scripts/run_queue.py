@@ -190,11 +190,14 @@ def show_list(options: argparse.Namespace) -> int:
     if not found.in_order():
         echo(f"The queue of {queue.runs_dir} is empty.")
         return FINISHED
-    width = max(len(entry.name) for entry in found.entries)
+    width, devices = (
+        max(len(text) for text in texts)
+        for texts in zip(*((entry.name, entry.devices_text) for entry in found.entries), strict=True)
+    )
     for entry in found.in_order():
         progress = progress_of(entry, queue.run_folder(entry)) if entry.state == "running" else ""
         about = "  ".join(filter(None, (_about(entry), progress)))
-        text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {entry.devices_text:<7}  {about}"
+        text = f"{entry.number:>4}  {entry.name:<{width}}  {entry.state:<8}  {entry.devices_text:<{devices}}  {about}"
         echo(printable(text.rstrip(), 2000))
     if found.waiting or any(entry.state == "running" for entry in found.entries):
         state = "A process works it off." if has_runner else "No process works it off; start one with `run`."

@@ -140,6 +140,10 @@ class GpuList:
         why = f"It could not be asked again: {fault}" if fault else ""
         self._known.configure(text=" ".join(filter(None, [str(machine), f"Asking {machine.name}…" * is_asking or why])))
         theme.paint(self._known, fg=theme.WARN if why and not is_asking else theme.MUTED)
+        if machine.is_cluster:
+            self.ask_button.pack_forget()  # its login node does not know
+        else:
+            self.ask_button.pack(side="right", anchor="n")
         label = "Ask again" if machine.at else f"Ask {machine.name}"
         self.ask_button.configure(text=label, state="disabled" if is_asking else "normal")
 

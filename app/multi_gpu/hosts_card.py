@@ -23,6 +23,7 @@ from modules.run.hosts.check import HostCheck, check_host
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.host_list import add_host, read_hosts, remove_host
 from modules.run.hosts.ssh_line import fields_of_ssh_line
+from modules.run.queue.places import is_cluster
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import home_of, is_for_runs
@@ -37,6 +38,10 @@ _ABOUT: Final = (
 _ABOUT_PLACE: Final = (
     "Train starts the run on {place}, as chosen beside Train. Machines that are switched on here join it there, if "
     "Tandem has set them up by itself. This computer takes no part."
+)
+_ABOUT_CLUSTER: Final = (
+    "Train starts the run on {place}, as chosen beside Train, where Slurm starts its processes: no machine of this "
+    "list joins it."
 )
 WIDTH: Final = 460  # unscaled pixels
 _FIELDS: Final = (
@@ -115,7 +120,8 @@ class HostsCard:
         for name, switch_of in self.switches.items():
             switch_of.show(name in self.on)
         place = self._state.preferences.place
-        self._about.configure(text=_ABOUT_PLACE.format(place=place) if place else _ABOUT)
+        about = _ABOUT if not place else _ABOUT_CLUSTER if is_cluster(place) else _ABOUT_PLACE
+        self._about.configure(text=about.format(place=place))
         self._show_effect(*((self._fault, theme.BAD) if self._fault else self._describe_effect()))
 
     def add(self) -> None:
@@ -230,6 +236,9 @@ class HostsCard:
             return f"Whether Train starts {host.name}"
         if host.name == place:
             return "Train starts the run here"
+        if host.slurm or is_cluster(place):
+            cluster = host.name if host.slurm else place
+            return f"{cluster} is a Slurm cluster, which starts the processes of a run on its own nodes"
         joins = f"Whether {host.name} joins the run on {place}"
         return joins if is_for_runs(host) else f"{host.name} was set up by hand, and joins only runs on this computer"
 

@@ -8,13 +8,15 @@ from app.state import AppState
 from modules.config import ConfigError
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import read_hosts
+from modules.run.queue.places import is_cluster
 from modules.run.remote.link import is_for_runs
 
 
 def can_join(state: AppState, host: Host) -> bool:
-    """Whether a machine can join the run where Train starts it: elsewhere, only one that Tandem sets up by itself."""
+    """Whether a machine can join the run where Train starts it: elsewhere, only one that Tandem sets up by itself, and
+    none that of a cluster."""
     place = state.preferences.place
-    return not place or (host.name != place and is_for_runs(host) and not host.slurm)
+    return not place or (host.name != place and is_for_runs(host) and not host.slurm and not is_cluster(place))
 
 
 def switched_on(state: AppState, hosts: Sequence[Host]) -> list[str]:

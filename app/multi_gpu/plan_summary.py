@@ -38,6 +38,8 @@ def describe(config: TrainConfig | None, machine: Hardware | None = None) -> Sum
         return Summary("", str(error), setting=setting_named(str(error)))
     if machine is not None and machine.obstacle and config.device != "cpu":
         return Summary("", f"{machine.name} cannot use its GPUs: {printable(machine.obstacle).rstrip('.')}.")
+    if plan is None and machine is not None and machine.is_cluster:
+        return Summary(f"{machine}")
     if plan is None:
         return Summary("The number of processes is known once the devices of the machine are.")
     world = plan.world_size

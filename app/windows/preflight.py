@@ -255,7 +255,9 @@ class PreflightWindow(ProgramWindow):
 def _on(state: AppState) -> str:
     """Where, if Train does not start runs on this computer."""
     machine = state.place.machine
-    return "" if machine is None else f" on {machine.name}"
+    if machine is None:
+        return ""
+    return f" on the login node of {machine.name}" if machine.is_cluster else f" on {machine.name} alone"
 
 
 def _in_window(sentence: str) -> str:

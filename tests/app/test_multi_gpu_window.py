@@ -663,6 +663,16 @@ def test_machines_join_a_run_on_another_one(section: Section, shared_driver: Dri
     assert [label for label in menu.labels() if label.startswith(("On ", "With "))] == [
         *("On this computer", "On alpha", "On beta", "With beta"),
     ]
+    buttons = window.run_bar.buttons
+    waits = "alpha." in buttons.tooltip_text(buttons.enqueue)
+    assert waits, "an entry trains on alpha alone"
+    add_host(host_for_runs("alpha", "root@alpha.example", slurm=["--cpu"]))
+    window.state_.notify("run")
+    driver.settle()
+    assert buttons.where.cget("text") == "alpha", "nothing joins a run on a cluster"
+    assert "no machine of this list joins it" in driver.text(section)
+    assert "joins it there" not in driver.text(section)
+    add_host(host_for_runs("alpha", "root@alpha.example"))
     menu.choose("With beta")
     driver.settle()
     assert driver.draft.get("num_nodes") == 1

@@ -51,6 +51,9 @@ def test_what_is_known_of_a_machine(driver: Driver, beta: Host) -> None:
     assert not known_hardware(beta.model_copy(update={"port": 40_022})).at, "it may be another one"
     remove_host("beta")
     assert not known_hardware(beta).at
+    cluster = known_hardware(beta.model_copy(update={"slurm": ["--gpus=2"]}))
+    assert "not known yet" not in str(cluster), "it never is"
+    assert describe(TrainConfig(), cluster).sentence.startswith("beta is a Slurm cluster")
 
 
 def test_processes_are_those_of_the_machine() -> None:

@@ -207,6 +207,7 @@ def test_the_devices_of_a_machine_and_its_preflight(server: SshServer, images: P
     here.mkdir()
     remote(here, "add", "beta", f"root@{server.address}", "--port", str(server.port), "--key", str(server.key))
     assert "The devices of beta are not known yet" in str(known_hardware(find_hosts(["beta"])[0]))
+    assert "remote.py setup beta" in remote(here, "preflight", "beta", code=3)
     said = remote(here, "setup", "beta", "--python", str(python))
     assert "1 x GeForce RTX 4090 (24 GiB), 1 x H100 80GB HBM3 (80 GiB)" in said
     known = known_hardware(find_hosts(["beta"])[0])
@@ -218,9 +219,12 @@ def test_the_devices_of_a_machine_and_its_preflight(server: SshServer, images: P
     save_config(config, tmp_path / "cats.json")
     preflight = ["preflight", "beta", str(tmp_path / "cats.json")]
     remote(here, *preflight, code=3)
+    assert "--gpus=2 is of a Slurm job" in remote(here, *preflight, "--gpus", "2", code=2)
     (tmp_path / "unknown").rename(server.known_hosts)
 
-    said = remote(here, *preflight, "--trust_code", "--json", str(tmp_path / "report.json"))
+    several = ["--set", "num_nodes=2", "--multi_gpu"]  # as the window has switched them on
+    said = remote(here, *preflight, "--trust_code", "--json", str(tmp_path / "report.json"), *several)
+    assert "Only beta is tested" in said
     report = PreflightReport.parse((tmp_path / "report.json").read_text())
     assert report.complete
     assert [cell.colour for cell in report.cells if cell.check == "images"] == ["grey"], "they are not there yet"

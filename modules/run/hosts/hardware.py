@@ -23,12 +23,13 @@ from modules.run.hosts.host import Host
 
 class Hardware(Devices):
     """The devices of a machine, by its name in Tandem; `at` is when it has said so, in seconds since 1970, 0 if it was
-    not asked yet."""
+    not asked yet. Those of the nodes of a cluster are never known."""
 
     name: str
     target: str
     port: int | None
     at: Annotated[float, Field(ge=0, le=1 << 40)]
+    is_cluster: bool = False
 
     @property
     def as_gpus(self) -> Sequence[Gpu]:
@@ -42,6 +43,8 @@ class Hardware(Devices):
 
     def __str__(self) -> str:
         """In a sentence: "beta has 2 x H100 (80 GiB), 64 CPU cores and 503 GiB of memory (2026-11-29 13:20)."."""
+        if self.is_cluster:
+            return f"{self.name} is a Slurm cluster: a job gets what its options ask for."
         if not self.at:
             return f"The devices of {self.name} are not known yet."
         parts = [*([self.named] if self.gpus else []), f"{self.cores} CPU core{'s' * (self.cores != 1)}"]
@@ -77,7 +80,8 @@ def known_hardware(host: Host) -> Hardware:
 
 def unknown_hardware(host: Host) -> Hardware:
     """Of a machine that was not asked yet."""
-    return Hardware(gpus=[], cores=1, name=host.name, target=host.target, port=host.port, at=0)
+    is_cluster = bool(host.slurm)
+    return Hardware(gpus=[], cores=1, name=host.name, target=host.target, port=host.port, at=0, is_cluster=is_cluster)
 
 
 def forget_hardware(name: str) -> None:

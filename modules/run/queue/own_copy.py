@@ -62,5 +62,6 @@ def check_trains_alone(config: TrainConfig) -> None:
     if config.num_nodes > 1:
         raise ConfigError(
             f"num_nodes is {config.num_nodes}; an entry that is started on another machine trains there alone",
-            "Set num_nodes=1, or start it by hand: scripts/remote.py start NAME CONFIG --with NAME,NAME",
+            "Set num_nodes=1, or start it without the queue: by Train, or scripts/remote.py start NAME CONFIG --with "
+            "NAME,NAME",
         )

@@ -190,6 +190,8 @@ def check_startable(queue: RunQueue, config: TrainConfig, host: Host) -> str:
     """Ask a machine whether the run of an entry could be started there as it is now; what to say if there is no
     connection. Raises TandemError if it could not be."""
     check_job(config, host, ())
+    if not host.slurm:
+        check_trains_alone(config)
     try:
         startable_uploads(config, host, queue.name_for(config), lambda line: None)
     except Unreachable as error:

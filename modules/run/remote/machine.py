@@ -24,7 +24,7 @@ from modules.run.remote.sending import Hello
 
 _SHOWN: Final = 5
 _Text = Annotated[str, Field(max_length=300)]
-_Size = Annotated[int, Field(ge=0)]
+_Size = Annotated[int, Field(ge=0, le=1 << 80)]  # bytes; some network disks say that they have 2**63
 
 
 class RunThere(Record):
@@ -150,7 +150,7 @@ def why_not_set_up(host: Host) -> str:
     except Unreachable:
         raise
     except HostError as error:
-        return error.message
+        return f"{error.message}."
     return ""
 
 

@@ -98,6 +98,9 @@ def for_machines(config: TrainConfig, host: Host, others: Sequence[Host]) -> Tra
     """The config for a run on these machines. Raises ConfigError if it is one for another number of them."""
     count = 1 + len(others)
     if config.num_nodes not in (1, count):
+        if host.slurm:
+            advice = f"Set num_nodes=1: the option --nodes N of {host.name} gives its jobs several nodes"
+            raise ConfigError(f"num_nodes is {config.num_nodes}, but {host.name} is a Slurm cluster", advice)
         takes_part = f"{named([host, *others])} {'take' if others else 'takes'} part"
         raise ConfigError(
             f"num_nodes is {config.num_nodes}, but {takes_part} in a run that is started on another machine",

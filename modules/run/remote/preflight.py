@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from modules.config import TrainConfig
+from modules.config import TrainConfig, dump, override, validate
 from modules.files import FileFault, Record, printable
 from modules.run.hosts.host import DEFAULT_PYTHON, Host
 from modules.run.hosts.ssh_command import HostError
@@ -16,7 +16,7 @@ from modules.run.launch.preview import to_arguments
 from modules.run.preflight_report.report import Cell, PreflightReport
 from modules.run.remote.attendant import NeededThere, is_trusted
 from modules.run.remote.link import Echo, Link, LinkLost, connect
-from modules.run.remote.machine import described
+from modules.run.remote.machine import why_not_set_up
 from modules.run.remote.sending import Hello, config_there
 
 _MOST_CELLS: Final = 2000
@@ -45,12 +45,17 @@ def preflight_there(
     """Run preflight.py there, without a config if that is None, and return its exit code; `show` gets its report
     whenever it has changed, `echo` each line that it prints before the report.
 
-    It ends there with this program or the connection. Raises TandemError, also if a run could not be started there;
-    OSError.
+    It ends there with this program or the connection; machines that would join the run are not tested. Raises
+    TandemError, also if a run could not be started there; OSError.
     """
+    if host.slurm:
+        echo(f"{host.name} is a Slurm cluster: this tests its login node, where no run trains, and none of its nodes.")
+    if config is not None and config.num_nodes > 1:
+        echo(f"Only {host.name} is tested, as for a run on it alone; check says whether others can join.")
+        config = validate(override(dump(config), ["num_nodes=1"]), "The settings", ["num_nodes=1"])
     needed = None if config is None else NeededThere(config, host, "", echo)
-    if config is None:
-        described(host)  # its code must be the same
+    if config is None and (why := why_not_set_up(host)):
+        raise HostError(why.rstrip("."), f"Set it up: python scripts/remote.py setup {host.name}")
     with connect(host) as link:
         lacks_images = needed is not None and needed.send(link)
         flags: dict[str, object] = {

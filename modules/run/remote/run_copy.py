@@ -155,7 +155,12 @@ def opened_copy(runs_dir: str | Path, run: str, machine: str) -> Iterator[RunFol
     made = [folder.remote_file, *(folder.log_dir / each for each in locks)]
     try:
         copy = read_copy(folder)
-        if not is_new and (copy is None or copy.machine != machine):
+        if not is_new and copy is not None and copy.machine != machine:
+            raise ConfigError(
+                f"{folder.path} is the copy of a run on {printable(copy.machine, 100)}, not on {machine}",
+                f"Name that machine: if it has another name now, add it under {printable(copy.machine, 100)} again",
+            )
+        if not is_new and copy is None:
             raise ConfigError(
                 f"{folder.path} is the folder of another run, not the copy of one on {machine}",
                 "Give another --runs_dir",

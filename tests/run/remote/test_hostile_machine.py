@@ -19,6 +19,7 @@ from modules.run.preflight_report.report import Cell, OtherMachine, PreflightRep
 from modules.run.remote import preflight, run_copy
 from modules.run.remote.far_side import MOST_DATA, receive, send
 from modules.run.remote.link import Link, LinkLost
+from modules.run.remote.machine import RunsThere
 from modules.run.remote.run_copy import Follower, opened_copy, pull
 from modules.run.remote.sending import Push, Upload
 
@@ -203,6 +204,8 @@ def test_only_the_copy_of_a_run_of_this_machine_is_written(tmp_path: Path) -> No
         (folder.path / "backup").symlink_to(tmp_path / "x")
     with pytest.raises(ConfigError, match="is a link"), opened_copy(tmp_path, "y", HOST.name):
         pass
+    with pytest.raises(ConfigError, match=f"is the copy of a run on {HOST.name}"), opened_copy(tmp_path, "y", "other"):
+        pass
     assert json.loads(folder.remote_file.read_text()) == {"machine": "beta"}
 
 
@@ -261,3 +264,9 @@ def test_a_preflight_neither_commands_nor_paints(monkeypatch: pytest.MonkeyPatch
     }
     for said, each in nonsense.items():
         assert said in refusal(lambda each=each: preflight._read(link_to(*each), silent, found.append))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", [{"free": 10**400}, {"others": {"data": 10**400}}], ids=["free", "others"])
+def test_sizes_that_no_disk_has(wrong: dict[str, object]) -> None:
+    answer = {"runs": [], "others": {}, "free": 1, **wrong}
+    assert "does not understand" in refusal(lambda: str(link_to((answer, b"")).read(RunsThere)[0]))

@@ -122,6 +122,8 @@ def test_the_number_of_machines(tmp_path: Path) -> None:
     for machines in ([], [BETA]):
         with pytest.raises(ConfigError, match="num_nodes is 3, but alpha"):
             for_machines(config.model_copy(update={"num_nodes": 3}), ALPHA, machines)
+    with pytest.raises(ConfigError, match="Set num_nodes=1: the option --nodes N"):
+        for_machines(made, ALPHA.model_copy(update={"slurm": ["--gpus=2"]}), [])
     assert resumed_with(made, ALPHA, [BETA]) == (made, {})
     assert resumed_with(made, ALPHA, [])[1] == {"set": ["num_nodes=1", "enable_multi_gpu=true"]}
     assert together(ALPHA, [BETA]).price == 3.5

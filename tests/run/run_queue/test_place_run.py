@@ -136,7 +136,7 @@ def test_what_is_added(
         (["--on", "delta"], 2, "no machine is named 'delta'; the list has: beta"),
         (["--on", "beta", "--hosts", "beta"], 2, "--on and --hosts are both given"),
         (["--send_token"], 2, "--send_token is given without --on"),
-        (["--on", "beta", "--set", "num_nodes=2", "--multi_gpu"], 2, "num_nodes is 2"),
+        (["--on", "beta", "--set", "num_nodes=2", "--multi_gpu"], 2, "trains there alone. Set num_nodes=1"),
     ):
         assert (found := add(*words))[0] == code, found
         assert said in found[1]
