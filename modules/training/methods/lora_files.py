@@ -31,8 +31,9 @@ def file_limits(family: Family, config: TrainConfig) -> list[str]:
     """What other programs will not take from the files that the run saves: a sentence for each of them."""
     if config.method != "lora" or not family.adapter_prefixes:
         return []
-    has_magnitudes = any(".lora_magnitude_vector." in name for name, _ in family.model.named_parameters())
-    return _limits(family, config, adapter_sizes(family.model), dora=has_magnitudes)
+    model = getattr(family.model, "module", family.model)  # DDP's wrapper is no part of a name
+    has_magnitudes = any(".lora_magnitude_vector." in name for name, _ in model.named_parameters())
+    return _limits(family, config, adapter_sizes(model), dora=has_magnitudes)
 
 
 def expected_file_limits(kind: type[Family], config: TrainConfig) -> list[str]:
