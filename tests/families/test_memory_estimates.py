@@ -263,10 +263,12 @@ def test_text_encoders_are_on_the_device_only_while_images_are_cached(flow: tupl
 def near_the_encoding(family: Family, kind: type[Family], config: TrainConfig) -> None:
     """The autoencoder's activations against those of the real one."""
     ((what, estimated),) = encoding_activations(kind, config).items()
-    pixels = torch.zeros(1, 3, SIZE, SIZE)
+    frames = 1 if kind.facts.clips is None else config.frames
+    pixels = torch.zeros(1, 3, *((frames,) if frames > 1 else ()), SIZE, SIZE)
     with LiveBytes() as live:
         family.space.encode(family.components.vae, pixels, "mode")  # type: ignore[attr-defined]
-    assert what == f"activations of the autoencoder for {SIZE} x {SIZE} pixels"
+    of_frames = f", {frames} frames" if frames > 1 else ""
+    assert what == f"activations of the autoencoder for {SIZE} x {SIZE} pixels{of_frames}"
     assert live.peak / FACTOR - 2 * pixels.nbytes <= estimated <= live.peak * FACTOR  # before and after normalising
     assert not encoding_activations(kind, config.model_copy(update={"cache_latents": False}))
 
