@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+import tkinter as tk
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal
 
+from app.background import Background
+from app.preferences import Preferences
 from modules.config import ConfigError, TrainConfig
 from modules.run import LaunchPlan
 from modules.run.hosts.check import ask_host
 from modules.run.hosts.hardware import Hardware, known_hardware
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import read_hosts
-
-if TYPE_CHECKING:
-    from app.state import AppState
 
 _OLD_S: Final = 3600.0  # after which a machine is asked again
 
@@ -23,15 +24,23 @@ class Place:
     """`machine` is what is known of the chosen machine's devices, None on this computer; `fault` is why it could not be
     asked again. The listeners of "place" are told of every change."""
 
-    def __init__(self, state: AppState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        root: tk.Misc,
+        preferences: Preferences,
+        background: Background,
+        notify: Callable[[Literal["place"]], object],
+        subscribe: Callable[[Literal["run"], Callable[[], object]], object],
+    ) -> None:
+        self._preferences, self._background = preferences, background
+        self._changed = partial(notify, "place")
         self.machine: Hardware | None = None
         self.fault = ""
         self._asked: Host | None = None  # is being asked now
         self._asked_at = 0.0
         self.refresh()
-        state.subscribe("run", self._look_whether_chosen)
-        state.root.after_idle(self.keep_fresh)
+        subscribe("run", self._look_whether_chosen)
+        root.after_idle(self.keep_fresh)
 
     @property
     def is_asking(self) -> bool:
@@ -46,10 +55,10 @@ class Place:
         if self.machine is None or (before[0] is not None and before[0].name != self.machine.name):
             self.fault = ""
         if (self.machine, self.fault) != before:
-            self._state.notify("place")
+            self._changed()
 
     def _look_whether_chosen(self) -> None:
-        if self._state.preferences.place != ("" if self.machine is None else self.machine.name):
+        if self._preferences.place != ("" if self.machine is None else self.machine.name):
             self.refresh()
 
     def keep_fresh(self) -> None:
@@ -64,20 +73,18 @@ class Place:
         if host is None or self.is_asking:
             return
         self._asked, self._asked_at = host, time.time()
-        self._state.notify("place")
-        self._state.background.run(
-            partial(ask_host, host), lambda _: self._answered(host, ""), partial(self._answered, host)
-        )
+        self._changed()
+        self._background.run(partial(ask_host, host), lambda _: self._answered(host, ""), partial(self._answered, host))
 
     def _answered(self, host: Host, fault: str) -> None:
         self._asked = None if self._asked == host else self._asked
         if host == self._host():
             self.fault, self.machine = fault, known_hardware(host)
-        self._state.notify("place")
+        self._changed()
 
     def _host(self) -> Host | None:
         """The chosen machine as it is in the list."""
-        name = self._state.preferences.place
+        name = self._preferences.place
         try:
             return next((host for host in read_hosts() if host.name == name), None) if name else None
         except ConfigError:  # Train says it

@@ -133,7 +133,7 @@ class AppState:
         self.pages = preferences.pages  # of each section, the page in sight; outlives the section, too
         self.next_join_token = NextToken()
         self._listeners: dict[Topic, list[Callable[[], object]]] = defaultdict(list)
-        self.place = Place(self)
+        self.place = Place(root, preferences, self.background, self.notify, self.subscribe)
 
     @property
     def runs_dir(self) -> Path:

@@ -200,6 +200,7 @@ class Driver:
 
     def click_button(self, label: str) -> None:
         """Click the button with this label in the topmost dialog, or else in the window."""
+        self.settle()  # what is to be drawn again has other buttons then
         places: list[tk.Misc] = [self.window, *self.dialogs()]
         found = [one for one in everything(places[-1]) if hasattr(one, "invoke") and one.cget("text") == label]
         self.click_really(next(one for one in found if one.winfo_viewable()))

@@ -279,7 +279,7 @@ def test_locks_pin_one_version_of_each_package(name: str) -> None:
     names = [line.split("==")[0] for line in lines]
     assert names == sorted(set(names))
     for line in lines:
-        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+( ; .+)?", line), line
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+(\.?post[0-9]+)?( ; .+)?", line), line
 
 
 def test_locks_hold_all_dependencies() -> None:

@@ -195,13 +195,13 @@ def _resources(folder: RunFolder) -> Resources:
     try:
         data = read_json(folder.config_file)
     except (OSError, FileFault):
-        return Resources(None, joined or (), place)
+        return Resources(None, tuple(joined or ()), place)
     data = data if isinstance(data, dict) else {}
     numbers = data.get("device_ids")
     devices = numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
     if joined is None:
         joined = hosts_of_former_run(folder) if data.get("num_nodes") != 1 else []
-    return Resources(devices, joined, place)
+    return Resources(devices, tuple(joined), place)
 
 
 def cause_of_end(folder: RunFolder, events: EventSummary, code: int | None) -> str:

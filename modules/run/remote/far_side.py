@@ -1020,7 +1020,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        if sys.platform != "win32":
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

@@ -309,7 +309,7 @@ def test_what_other_runs_take(tmp_path: Path) -> None:
         assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources(None, ())}
         data = json.loads(folder.config_file.read_text())
         folder.config_file.write_text(json.dumps({**data, "num_nodes": 2, "device_ids": [0]}))
-        assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources([0], ["beta"])}
+        assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources([0], ("beta",))}
 
 
 def test_an_exit_code_alone_is_no_success(tmp_path: Path) -> None:

@@ -422,7 +422,7 @@ def test_copies_of_runs_there_take_nothing_here(tmp_path: Path, config_file: str
         folder.config_file.write_text(json.dumps({"num_nodes": 2}))
         for joined in (["alpha"], []):  # then it goes on without alpha, whose log is left
             mark_copy(folder, Copy(machine="beta", joined=joined))
-            assert resources_in_use(tmp_path / "runs", set()) == {"x": Resources(None, joined, "beta")}
+            assert resources_in_use(tmp_path / "runs", set()) == {"x": Resources(None, tuple(joined), "beta")}
             host_log(folder, "alpha").touch()
 
 
