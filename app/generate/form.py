@@ -35,6 +35,7 @@ _PLACEHOLDERS: Final = {
     "reference": "none; for models that edit images",
     "width": "automatic",
     "height": "automatic",
+    "frames": "automatic",
 }
 _SHOWN_PROMPT: Final = 70  # characters of a prompt in the menu
 INSIDE: Final = 300  # unscaled pixels of texts in a card
@@ -178,8 +179,8 @@ class GenerateForm(tk.Frame):
         for names in (("width", "height"), ("steps", "guidance_scale"), ("count", "seed"), ("frames",)):
             row = frame(body)
             row.pack(fill="x")
+            row.grid_columnconfigure((0, 1), weight=1, uniform="pair")
             for column, name in enumerate(names):
-                row.grid_columnconfigure(column, weight=1, uniform="pair")
                 field = self._field(row, name, column)
                 self._entry(field, name)
         body.pack_configure(pady=(theme.px(12), 0))
