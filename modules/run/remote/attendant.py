@@ -35,7 +35,7 @@ from modules.run.launch.detached import start_detached
 from modules.run.launch.preview import to_arguments
 from modules.run.remote.after_run import run_command_after, run_when_idle
 from modules.run.remote.copy_folders import remember_copies_in
-from modules.run.remote.far_side import RESUMES
+from modules.run.remote.far_runs import RESUMES
 from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
 from modules.run.remote.link import Echo, Link, LinkLost, with_reconnects

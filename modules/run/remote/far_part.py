@@ -1,7 +1,7 @@
 """What far_side.py does besides, of runs on several machines: machine 0 listens, and the others take part.
 
-It is sent with far_side.py, so it needs nothing but that and the standard library of Python 3.8. What a machine keeps
-of its part in another one's run is in state/: NAME.part names machine 0, NAME.txt is what its part has printed.
+It is sent with far_side.py, so it needs nothing but the standard library of Python 3.8. What a machine keeps of its
+part in another one's run is in state/: NAME.part names machine 0, NAME.txt is what its part has printed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 import threading
 from typing import Any
 
-from modules.run.remote.far_side import FORCE_STOP, MOST_DATA, RESUMES, FarSide, Refused
+from modules.run.remote.far_files import end_of, read
+from modules.run.remote.far_messages import MOST_DATA, Refused
+from modules.run.remote.far_runs import RESUMES
+from modules.run.remote.far_side import FarSide
 from modules.run.remote.far_side import main as serve
-
-if sys.platform != "win32":
-    import fcntl
 
 _PORTS_TRIED = 100  # as machine 0 does
 _REACHES_WITHIN_S = 8.0
@@ -49,22 +48,22 @@ class FarMachine(FarSide):
 
     def do_joining(self, asked: dict[str, Any], _data: bytes) -> None:
         """The address and secret with which others join a run, once it listens, and whether all have joined."""
-        name = self._run_name(asked)
-        folder = self._run_folder(asked)
+        name = asked["run"]
+        folder = self._runs.folder(name)
         line = _words(os.path.join(folder, "log", "join_line.txt"))
-        is_active = self._is_active(name)
+        is_active = self._runs.is_active(name)
         known = {"address": line[-1], "secret": line[0].partition("=")[2]} if len(line) > 1 else {}
-        text = b"" if is_active else _end_of(os.path.join(folder, "log", "console.txt"), PRINTED)
+        text = b"" if is_active else end_of(os.path.join(folder, "log", "console.txt"), PRINTED)
         has_begun = bool(known) and self._has_begun_with_all(name, folder)
-        self._answer(text, is_active=is_active, code=self._exit_code(name), has_begun=has_begun, **known)
+        self._answer(text, is_active=is_active, code=self._runs.exit_code(name), has_begun=has_begun, **known)
 
     def _has_begun_with_all(self, name: str, folder: str) -> bool:
         """By the last event of this start: while machines are missing, there is none but of those that join."""
         try:
-            event = json.loads(_end_of(os.path.join(folder, "events.jsonl"), _LAST_EVENTS).splitlines()[-1])
+            event = json.loads(end_of(os.path.join(folder, "events.jsonl"), _LAST_EVENTS).splitlines()[-1])
         except (IndexError, ValueError):  # it is being written
             return False
-        with open(self._state(name, "times")) as file:
+        with open(self._state.path(name, "times")) as file:
             begun = max((int(line.split()[1]) for line in file if line.startswith("start ")), default=0)
         return event["t"] >= begun and (event["type"] != "joining" or not event["missing"])
 
@@ -86,77 +85,36 @@ class FarMachine(FarSide):
 
     def do_join(self, asked: dict[str, Any], _data: bytes) -> None:
         """Take part in a run of `machine`, in a session of its own. Asked again with the same id, it does already."""
-        name = self._run_name(asked)
-        self._keep_all()
-        os.makedirs(self._at("state"), exist_ok=True)
-        is_known = self._recorded(name, "id") == asked["id"]
-        lock = self._locked(os.path.join("state", f"{name}.lock"), fcntl.LOCK_EX)
+        name = self._runs.name(asked["run"])
+        self._locks.keep_all()
+        is_known, lock = self._runs.is_known(name, asked["id"]), self._runs.lock(name)
         if lock is None:
             if not is_known:
                 raise self._taken(asked, is_active=True)
         else:
             with lock:
-                is_ours = is_known or (asked["id"].startswith(RESUMES) and bool(self._recorded(name, "part")))
-                if not is_ours and self._is_in_the_way(name):
+                is_ours = is_known or (asked["id"].startswith(RESUMES) and bool(self._state.read(name, "part")))
+                if not is_ours and self._runs.is_in_the_way(name):
                     raise self._taken(asked, is_active=False)
                 self._launch_part(name, asked, lock.fileno())
         self._answer()
 
     def _launch_part(self, name: str, asked: dict[str, Any], lock: int) -> None:
-        exit_file = self._state(name, "exit")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(exit_file)
-        self._record(name, "id", asked["id"])
-        self._record(name, "part", asked["machine"])
+        self._state.remove(name, "exit")
+        self._state.write(name, "id", asked["id"])
+        self._state.write(name, "part", asked["machine"])
         argv = [self._python(asked["python"]), "scripts/train.py", "--join", asked["address"], "--token_file", "-"]
-        token = {"HF_TOKEN": asked["token"]} if asked["token"] else {}
-        with open(self._state(name, "txt"), "wb") as printed:
-            process = subprocess.Popen(
-                [
-                    *("/bin/sh", "-c", _JOINS, exit_file, self._state(name, "times"), asked["ends"]),
-                    *argv,
-                    *asked["arguments"],
-                ],
-                stdin=subprocess.PIPE,
-                stdout=printed,
-                stderr=printed,
-                cwd=self._at("code"),
-                env={**os.environ, **self._variables(), **asked["variables"], **token},
-                start_new_session=True,
-                pass_fds=[lock],  # held for as long as the part or its shell lives
-            )
+        with open(self._state.path(name, "txt"), "wb") as printed:
+            process = self._begin(_JOINS, [asked["ends"], *argv], asked, printed, lock, subprocess.PIPE)
         assert process.stdin is not None
         with process.stdin as pipe, contextlib.suppress(BrokenPipeError):
             pipe.write(asked["secret"].encode() + b"\n")
 
     def do_part(self, asked: dict[str, Any], _data: bytes) -> None:
         """Whether this machine takes part in a run, the exit code of its part, and the end of what that has printed."""
-        name = self._run_name(asked)
-        text = _end_of(self._state(name, "txt"), MOST_DATA if asked["whole"] else PRINTED)
-        self._answer(text, is_active=self._is_active(name), code=self._exit_code(name))
-
-    # What is asked of machine 0 instead
-
-    def do_command(self, asked: dict[str, Any], data: bytes) -> None:
-        """As FarSide, of a run of this machine's own."""
-        if asked["command"] != FORCE_STOP:
-            self._require_own_run(asked)
-        super().do_command(asked, data)
-
-    def do_follow(self, asked: dict[str, Any], data: bytes) -> None:
-        """As FarSide, of a run of this machine's own."""
-        self._require_own_run(asked)
-        super().do_follow(asked, data)
-
-    def do_results(self, asked: dict[str, Any], data: bytes) -> None:
-        """As FarSide, of a run of this machine's own."""
-        self._require_own_run(asked)
-        super().do_results(asked, data)
-
-    def _require_own_run(self, asked: dict[str, Any]) -> None:
-        name = self._run_name(asked)
-        if machine := self._recorded(name, "part"):
-            raise Refused(f"this machine only takes part in the run {name}, which is on {machine}: ask there")
+        name = self._runs.name(asked["run"])
+        text = end_of(self._state.path(name, "txt"), MOST_DATA if asked["whole"] else PRINTED)
+        self._answer(text, is_active=self._runs.is_active(name), code=self._runs.exit_code(name))
 
 
 def _free_server(first: int) -> socket.socket:
@@ -177,19 +135,9 @@ def _greet(server: socket.socket, word: bytes) -> None:
 
 def _words(path: str) -> list[str]:
     try:
-        with open(path) as file:
-            return shlex.split(file.read(10_000))
-    except (OSError, ValueError):
+        return shlex.split(read(path))
+    except ValueError:
         return []
-
-
-def _end_of(path: str, size: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size)
-    except OSError:
-        return b""
 
 
 def main(folder: str) -> None:

@@ -25,8 +25,7 @@ from modules.run.hosts.ssh_command import (
     ssh_environment,
     ssh_fault,
 )
-from modules.run.remote import far_files, far_part, far_side, slurm_jobs
-from modules.run.remote.far_side import MARK, PIECE, Broken, receive, send
+from modules.run.remote.far_messages import MARK, PIECE, Broken, receive, send
 
 CODE_FOLDER: Final = "/code"  # of Tandem's folder there: the machine's folder in the list of machines
 _START: Final = "import sys; source = sys.stdin.buffer; exec(source.read(int(source.readline())))"
@@ -37,6 +36,10 @@ def load(name, text):
     exec(compile(text, name, "exec"), module.__dict__)
     return module
 """
+_PROGRAM: Final = (  # the other side's modules, each after what it needs; the last has its main
+    *("far_messages", "far_files", "far_locks", "far_sent", "slurm_jobs", "far_runs", "far_followed", "far_side"),
+    "far_part",
+)
 _ANSWERS_WITHIN_S: Final = 60.0  # a login, and a first Python from a slow disk
 _MOST_BEFORE: Final = 64 << 10  # bytes that a login shell may print
 _MOST_ERRORS: Final = 16 << 10
@@ -175,9 +178,9 @@ def connect(host: Host) -> Iterator[Link]:
 
 
 def _source() -> bytes:
-    """The program for the other machine: its modules, the last of which has its main."""
-    files = [Path(str(each.__file__)) for each in (far_files, slurm_jobs, far_side, far_part)]
-    loads = [f"module = load('modules.run.remote.{each.stem}', {read_bytes(each).decode()!r})" for each in files]
+    """The program for the other machine."""
+    texts = {each: read_bytes(Path(__file__).with_name(f"{each}.py")).decode() for each in _PROGRAM}
+    loads = [f"module = load('modules.run.remote.{each}', {text!r})" for each, text in texts.items()]
     return "\n".join([_LOADS, *loads, "module.main(sys.argv[1])"]).encode()
 
 

@@ -42,7 +42,8 @@ from modules.run.hosts.host import DEFAULT_PYTHON
 from modules.run.hosts.host_list import MOST_HOSTS
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
-from modules.run.remote.far_side import COMMANDS, KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.far_followed import KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.job import Job
 from modules.run.remote.link import Link
 

@@ -28,7 +28,7 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.allowed_paths import path_settings, paths_of_machine_0, separator_of
 from modules.run.join.fingerprint import data_listing, walk_files
-from modules.run.remote.far_side import PIECE
+from modules.run.remote.far_messages import PIECE
 from modules.run.remote.link import Link
 
 _CODE: Final = ("app", "modules", "presets", "scripts", "tandem")

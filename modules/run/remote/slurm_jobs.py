@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from modules.run.remote.far_files import read, remove, write
+from modules.run.remote.far_files import StateFiles, write
 
 _JOB = re.compile(r"^Job (\d{1,12}): ", re.MULTILINE)  # in what submit_slurm.py prints
 _ASKS_EVERY_S = 5.0  # clusters ask their users not to do so all the time
@@ -35,91 +35,74 @@ class SlurmFault(Exception):
 
 
 class SlurmRuns:
-    """Runs in the folder `runs`; `state` has of each what submit_slurm.py has said (jobs), the options of its job
-    (slurm), its exit code (exit), the times of its starts (times), and its token."""
+    """Runs in the folder `home`, of whose programs `variables` are; `state` has of each what submit_slurm.py has said
+    (jobs), the options of its job (slurm), its exit code (exit), the times of its starts (times), and its token."""
 
-    def __init__(self, state: str, runs: str) -> None:
-        self._folder, self._runs = state, runs
+    def __init__(self, state: StateFiles, home: str, variables: Mapping[str, str]) -> None:
+        self._state, self._home, self._variables = state, home, variables
         self._jobs = _Jobs()
 
     def submit(
-        self,
-        name: str,
-        asked: Mapping[str, Any],
-        program: Sequence[str],
-        code: str,
-        variables: Mapping[str, str],
-        lock: int,
-        *,
-        resumes: bool,
+        self, name: str, asked: Mapping[str, Any], program: Sequence[str], lock: int, *, resumes: bool
     ) -> list[str]:
-        """Have Slurm start it, or resume it, with submit_slurm.py, the `program` in the folder `code`; the job and the
-        warnings that it tells. Raises SlurmFault."""
+        """Have Slurm start it, or resume it, with submit_slurm.py, the `program`; the job and the warnings that this
+        tells. Raises SlurmFault."""
         find_commands()
         words = [*asked["slurm"], *asked["given"]]
-        if resumes and (kept := read(self._state(name, "slurm"), _MOST)):  # it goes on as it was started
+        if resumes and (kept := self._state.read(name, "slurm", _MOST)):  # it goes on as it was started
             words = [*json.loads(kept), *asked["given"]]
-        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs", "id")}
+        before = {kind: self._state.read(name, kind, _MOST) for kind in ("exit", "jobs", "id")}
         try:
-            lines = self._submit(name, asked, program, words, code, variables, lock, resumes=resumes)
+            lines = self._submit(name, asked, program, words, lock, resumes=resumes)
         except (OSError, SlurmFault):  # it is as before, without a token
-            remove(self._state(name, "token"))
+            self._state.remove(name, "token")
             for kind, text in before.items():
                 if text:
-                    write(self._state(name, kind), text)
+                    self._state.write(name, kind, text)
                 elif kind != "id":  # which says whose a folder is that may be left
-                    remove(self._state(name, kind))
+                    self._state.remove(name, kind)
             raise
-        write(self._state(name, "slurm"), json.dumps(words))
+        self._state.write(name, "slurm", json.dumps(words))
         return [line for line in lines if line.startswith("Warning: ") or _JOB.match(line)][:20]
 
     def _submit(
-        self,
-        name: str,
-        asked: Mapping[str, Any],
-        program: Sequence[str],
-        words: Sequence[str],
-        code: str,
-        variables: Mapping[str, str],
-        lock: int,
-        *,
-        resumes: bool,
+        self, name: str, asked: Mapping[str, Any], program: Sequence[str], words: list[str], lock: int, *, resumes: bool
     ) -> list[str]:
-        for kind in ("exit", "jobs"):  # before the id says whose they would be
-            remove(self._state(name, kind))
-        write(self._state(name, "id"), asked["id"])
-        config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config.json")
+        self._state.remove(name, "exit", "jobs")  # before the id says whose they would be
+        self._state.write(name, "id", asked["id"])
+        run = os.path.join(self._home, "runs", name)
+        config = os.path.join(run, "config.json") if resumes else self._state.path(name, "config.json")
         argv = [*program, "--config", config, "--run_name", name, *(["--resume", "latest"] if resumes else [])]
-        argv += [f"--setup_line={line}" for line in self._lines(name, variables, has_token=bool(asked["token"]))]
+        argv += [f"--setup_line={line}" for line in self._lines(name, has_token=bool(asked["token"]))]
         try:
             if asked["token"]:
-                write(self._state(name, "token"), asked["token"])
+                self._state.write(name, "token", asked["token"])
             if not resumes:
                 write(config, asked["config"])
-            with open(self._state(name, "jobs"), "wb") as output:
+            with open(self._state.path(name, "jobs"), "wb") as output:
                 status = subprocess.run(
                     [*argv, *asked["arguments"], *words],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    cwd=code,
-                    env={**os.environ, **variables},
+                    cwd=os.path.join(self._home, "code"),
+                    env={**os.environ, **self._variables},
                     pass_fds=[lock],
                     check=False,
                 ).returncode
         finally:
-            remove(self._state(name, "config.json"))
-        lines = read(self._state(name, "jobs"), _MOST).splitlines()
+            self._state.remove(name, "config.json")
+        lines = self._state.read(name, "jobs", _MOST).splitlines()
         if status == 0 and self.job_id(name):
             return lines
         faults = [line for line in lines if line.startswith("Nothing was submitted: ")]
         raise SlurmFault((faults or lines or ["submit_slurm.py has ended without a word"])[-1])
 
-    def _lines(self, name: str, variables: Mapping[str, str], *, has_token: bool) -> Iterator[str]:
+    def _lines(self, name: str, *, has_token: bool) -> Iterator[str]:
         """Lines of the batch script: its variables, and what it tells this program. A token is in a file alone, as
         Slurm keeps the variables of jobs, on some clusters for ever."""
-        times, ended, token = (shlex.quote(self._state(name, kind)) for kind in ("times", "exit", "token"))
-        given = {**variables, **({"HF_TOKEN_PATH": self._state(name, "token")} if has_token else {})}
+        times, ended, token = (shlex.quote(self._state.path(name, kind)) for kind in ("times", "exit", "token"))
+        given = {**self._variables, **({"HF_TOKEN_PATH": self._state.path(name, "token")} if has_token else {})}
         yield f"export {' '.join(f'{each}={shlex.quote(value)}' for each, value in given.items())}"
         yield f'rm -f {ended}; echo "start $(date +%s)" >>{times}'
         yield (
@@ -128,18 +111,15 @@ class SlurmRuns:
         )
         yield "trap tell_end EXIT"
 
-    def _state(self, name: str, kind: str) -> str:
-        return os.path.join(self._folder, f"{name}.{kind}")
-
     def job_id(self, name: str) -> str:
         """Of the newest start of a run; "" if Slurm was not to start it."""
-        found = _JOB.findall(read(self._state(name, "jobs"), _MOST))
+        found = _JOB.findall(self._state.read(name, "jobs", _MOST))
         return found[-1] if found else ""
 
     def job(self, name: str) -> dict[str, Any] | None:
         """What Slurm says of a run, until its exit code is known."""
         job_id = self.job_id(name)
-        return self._jobs.job(job_id) if job_id and not os.path.exists(self._state(name, "exit")) else None
+        return self._jobs.job(job_id) if job_id and not os.path.exists(self._state.path(name, "exit")) else None
 
     def is_alive(self, name: str) -> bool:
         """Whether its job waits or runs, as far as is known."""
@@ -160,8 +140,8 @@ class SlurmRuns:
         """Whether its job has waited, and does so no longer. Raises SlurmFault."""
         if not self._jobs.cancel_waiting(self.job_id(name)):
             return False
-        write(self._state(name, "exit"), "130")  # no script tells it, nor removes the token
-        remove(self._state(name, "token"))
+        self._state.write(name, "exit", "130")  # no script tells it, nor removes the token
+        self._state.remove(name, "token")
         return True
 
     def end(self, name: str) -> None:
@@ -170,7 +150,7 @@ class SlurmRuns:
 
     def remove_token(self, name: str) -> None:
         """Of a run that is not active any more; its script does so, unless it was killed or never started."""
-        remove(self._state(name, "token"))
+        self._state.remove(name, "token")
 
 
 class _Jobs:

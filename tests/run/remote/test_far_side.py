@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from modules.run.folder.commands import COMMAND_NAMES, FORCE_STOP, REGROUP
-from modules.run.remote.far_side import COMMANDS, MARK, RESUMES, Broken, FarSide, receive, send
+from modules.run.remote.far_locks import Locks
+from modules.run.remote.far_messages import MARK, Broken, receive, send
+from modules.run.remote.far_runs import RESUMES
+from modules.run.remote.far_side import COMMANDS, FarSide
 from tests.runs import ROOT
 
 SHA = hashlib.sha256(b"abc").hexdigest()
@@ -215,8 +218,7 @@ def test_a_run_is_removed_alone(home: Path) -> None:
     with lock.open("a") as former:
         assert say(home, {"do": "clean", "run": "x", "all": False}) == [{"left": []}]
         fcntl.flock(former, fcntl.LOCK_EX)
-        far = FarSide(str(home), BytesIO(), BytesIO())
-        file = far._locked("state/x.lock", fcntl.LOCK_EX)
+        file = Locks(str(home)).take("state/x.lock")
         assert file is not None
         file.close()
 
@@ -229,7 +231,7 @@ def test_a_push_that_was_cut_gives_way_to_itself_and_nothing_else_is_ended(
     with program(home) as bystander, program(home) as cut:
         assert ask(cut, offer) == {"numbers": []}
         with monkeypatch.context() as at_once:
-            at_once.setattr("modules.run.remote.far_side.time.sleep", lambda seconds: None)
+            at_once.setattr("modules.run.remote.far_locks.time.sleep", lambda seconds: None)
             for left in (f"{bystander.pid} s", "999999999 s", "of another"):
                 (home / "push.lock").write_text(left)
                 assert "another push" in str(say(home, offer)[0]["error"])
@@ -319,7 +321,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_sent(home: Path) -> N
 
 
 def test_another_push_is_said_before_anything_is_sent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.run.remote.far_side.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("modules.run.remote.far_locks.time.sleep", lambda seconds: None)
     with open(home / "push.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "another push" in str(say(home, {"do": "offer", "session": "s", "files": []})[0]["error"])

@@ -17,7 +17,7 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.preflight_report.report import Cell, OtherMachine, PreflightReport
 from modules.run.remote import preflight, run_copy
-from modules.run.remote.far_side import MOST_DATA, receive, send
+from modules.run.remote.far_messages import MOST_DATA, receive, send
 from modules.run.remote.link import Link, LinkLost
 from modules.run.remote.machine import RunsThere
 from modules.run.remote.run_copy import Follower, opened_copy, pull

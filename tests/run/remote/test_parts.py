@@ -18,8 +18,8 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError
 from modules.run.join.allowed_paths import check_paths
 from modules.run.join.local_settings import check_local_settings
+from modules.run.remote.far_messages import receive, send
 from modules.run.remote.far_part import FarMachine
-from modules.run.remote.far_side import receive, send
 from modules.run.remote.parts import (
     check_alike,
     check_places,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from modules.files import FileFault, validate_record
-from modules.run.remote.far_side import receive, send
+from modules.run.remote.far_files import StateFiles
+from modules.run.remote.far_messages import receive, send
 from modules.run.remote.job import Job
 from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
 from tests.run.remote.test_far_side import ask, program, say
@@ -67,7 +68,7 @@ def test_a_slurm_that_does_not_answer_ends_nothing(tmp_path: Path, commands: Pat
     write_command(commands / "scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
 
     def runs() -> SlurmRuns:
-        return SlurmRuns(str(tmp_path), str(tmp_path))
+        return SlurmRuns(StateFiles(str(tmp_path)), str(tmp_path), {})
 
     assert runs().is_alive("x")
     job = runs().job("x")
@@ -116,13 +117,13 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     """A start that is refused leaves what was known of the one before, and no token."""
     write_command(commands / "sbatch", "")
     (tmp_path / "submit.py").write_text(_SUBMITS)
-    runs = SlurmRuns(str(tmp_path), str(tmp_path / "runs"))
+    (tmp_path / "code").symlink_to(tmp_path)
+    runs = SlurmRuns(StateFiles(str(tmp_path)), str(tmp_path), {"XDG_CACHE_HOME": "/it's here"})
 
     def submit(*given: str, resumes: bool = False, start_id: str = "1") -> list[str]:
         asked = {**ASKED, "id": start_id, "given": given}
-        program, variables = [sys.executable, "submit.py"], {"XDG_CACHE_HOME": "/it's here"}
         with (tmp_path / "lock").open("w") as lock:
-            return runs.submit("x", asked, program, str(tmp_path), variables, lock.fileno(), resumes=resumes)
+            return runs.submit("x", asked, [sys.executable, "submit.py"], lock.fileno(), resumes=resumes)
 
     assert submit("--time=2-0") == ["Warning: slow.", "Job 5: training (/it's here)"]
     argv = (tmp_path / "argv").read_text()
@@ -138,7 +139,7 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     assert ((tmp_path / "x.exit").read_text(), runs.job_id("x")) == ("138", "5")
     assert (tmp_path / "x.id").read_text() == "1", "the start that was refused has not come about"
     with pytest.raises(OSError, match="No such file"):
-        runs.submit("y", {**ASKED, "id": "3"}, ["/no/python"], str(tmp_path), {"A": ""}, 0, resumes=False)
+        runs.submit("y", {**ASKED, "id": "3"}, ["/no/python"], 0, resumes=False)
     assert [file.name for file in tmp_path.glob("y.*")] == ["y.id"], "neither token nor config"
     submit("--nodes=2", resumes=True)
     assert (tmp_path / "argv").read_text().endswith(', "--gpus=2", "--time=2-0", "--nodes=2"]')
