@@ -73,6 +73,10 @@ class Refused(Exception):
     """Why something is not done: one sentence, for the person at the other side."""
 
 
+class Busy(Refused):
+    """As Refused, until what somebody else does here is over."""
+
+
 def send(pipe: IO[bytes], message: Mapping[str, Any], data: bytes = b"") -> None:
     """Write one message. Raises OSError."""
     text = json.dumps(message).encode()
@@ -121,7 +125,7 @@ class FarSide:
                         self._require_own()
                     actions[asked["do"]](asked, message[1])
                 except (Refused, SlurmFault) as error:
-                    self._answer(error=str(error))
+                    self._answer(error=str(error), passes=isinstance(error, Busy))
                 except OSError as error:  # one without a name is of writing the file that is sent, to a full disk
                     where = error.filename or asked.get("path") or self.home
                     self._answer(error=f"{where}: {error.strerror}")
@@ -343,7 +347,7 @@ class FarSide:
                 self._locks["use.lock"] = file
                 return
             time.sleep(pause_s)
-        raise Refused("this machine is being cleaned; try again after that")
+        raise Busy("this machine is being cleaned; try again after that")
 
     def _lock_pushes(self, session: str) -> None:
         """One push at a time. A connection of the same one that was cut, and has not noticed it here, ends itself."""
@@ -357,7 +361,7 @@ class FarSide:
                 _write(self._at("push.again"), session)
             time.sleep(0.1)
         else:
-            raise Refused("another push to this machine is under way; try again after it")
+            raise Busy("another push to this machine is under way; try again after it")
         self._locks["push.lock"] = file
         _remove(self._at("push.again"))
         file.truncate(0)

@@ -374,7 +374,8 @@ def test_an_attendant_of_the_queue_waits_for_a_connection(
     home: Path, queue: RunQueue, config_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     no_attendant: list[RunFolder],
 ) -> None:  # fmt: skip
-    """Also after the machine was asked whether it is free; the exit code is kept, and a retry needs no backup there."""
+    """Also after the machine was asked whether it is free, and while somebody cleans it; the exit code is kept, and a
+    retry needs no backup there."""
     train = home / "code" / "scripts" / "train.py"
     train.write_text("import sys; print(sys.argv[1:]); sys.exit(4)")
     add = ["add", config_file, "--runs_dir", str(queue.runs_dir), "--on", "beta"]
@@ -383,17 +384,30 @@ def test_an_attendant_of_the_queue_waits_for_a_connection(
     folder = PlaceRun.start(queue, entry, entry.changed(state="running", started=5.0)).folder
     off, said = tmp_path / "off", list[str]()
     off.touch()
+    with (home / "use.lock").open("w") as cleaning:
+        fcntl.flock(cleaning, fcntl.LOCK_EX)
 
-    def sleep(_seconds: float) -> None:
-        copy = read_copy(folder)
-        assert copy is not None
-        if copy.stage == "sending" and "there is a connection" in copy.said:
-            said.append(copy.said)
-            off.unlink()
+        def sleep(_seconds: float) -> None:
+            copy = read_copy(folder)
+            assert copy is not None
+            if copy.stage == "sending" and "there is a connection" in copy.said:
+                said.append(copy.said)
+                off.unlink()
+            elif "being cleaned" in copy.said and said[-1] != copy.said:
+                said.append(copy.said)
+                fcntl.flock(cleaning, fcntl.LOCK_UN)
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    attend(folder.path, lambda line: None)
+        def clean_after(line: str) -> None:
+            if line.startswith("It has ended after"):
+                fcntl.flock(cleaning, fcntl.LOCK_EX)
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        attend(folder.path, clean_after)
     assert "No route to host" in said[0]
+    assert [each.partition(" says: ")[2] for each in said[1:]] == [
+        "this machine is being cleaned; try again after that. Trying again until that is over.",
+        "this machine is being cleaned; try again after that.",
+    ]
     copy = read_copy(folder)
     assert copy is not None
     assert (copy.stage, copy.code) == ("complete", 4)
