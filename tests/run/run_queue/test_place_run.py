@@ -261,8 +261,10 @@ def test_a_run_is_followed_to_its_end(
         assert (ended.exit_code, ended.state, ended.reason) == (code, state, reason)
 
 
-def test_what_is_started_again(queue: RunQueue, home: Path, config_file: str, no_attendant: list[RunFolder]) -> None:
-    """A run that has ended is resumed there; one that is there already is only followed, and never resumed."""
+def test_what_is_started_again(
+    queue: RunQueue, home: Path, config_file: str, no_attendant: list[RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that has ended is resumed there, unless it has finished; one that is there already is only followed."""
     assert run_queue.main(["add", config_file, "--runs_dir", str(queue.runs_dir), "--on", "beta"]) == 0
     entry = queue.read().entry(1)
     folder = PlaceRun.start(queue, entry, entry.changed(state="running", started=5.0)).folder
@@ -284,6 +286,13 @@ def test_what_is_started_again(queue: RunQueue, home: Path, config_file: str, no
     with pidfile_held(folder), pytest.raises(ConfigError, match="another program is at work"):
         PlaceRun.start(queue, entry, entry)  # it is resumed here
     assert read_copy(folder) == ended
+    mark_copy(folder, finished := Copy(machine="beta", stage="complete", id="1", code=0))
+    queue.edit(lambda found: found.with_entry(entry.changed(state="finished", exit_code=0)))
+    assert run_queue.main(["retry", "1", "--runs_dir", str(queue.runs_dir)]) == 0
+    assert "Entry 1 (cats) waits again.\nNote: its run has finished" in capsys.readouterr().out
+    assert QueueRunner(queue, print).run() == 0
+    assert queue.read().entry(1).reason == "It had finished on beta before, so nothing was trained"
+    assert (read_copy(folder), len(no_attendant)) == (finished, 3)
 
 
 def attendant_of(folder: RunFolder) -> subprocess.Popen[bytes]:
