@@ -104,8 +104,9 @@ class FarMachine(FarSide):
 
     def _launch_part(self, name: str, asked: dict[str, Any], lock: int) -> None:
         exit_file = self._state(name, "exit")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(exit_file)
+        for each in (exit_file, self._state(name, "jobs")):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(each)
         self._record(name, "id", asked["id"])
         self._record(name, "part", asked["machine"])
         argv = [self._python(asked["python"]), "scripts/train.py", "--join", asked["address"], "--token_file", "-"]

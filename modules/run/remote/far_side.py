@@ -578,14 +578,15 @@ class FarSide:
 
     def _launch(self, name: str, asked: dict[str, Any], lock: int) -> list[str]:
         """Start it; what the person at the other side should know."""
-        folder, exit_file = self._at("runs", name), self._state(name, "exit")
+        folder, exit_file, jobs = self._at("runs", name), self._state(name, "exit"), self._state(name, "jobs")
         resumes = asked["id"].startswith(RESUMES)
         if asked.get("slurm"):
             argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
             code, variables = self._at("code"), self._variables()
             return self._slurm.submit(name, asked, argv, code, variables, lock, resumes=resumes)
-        for each in (exit_file, self._state(name, "part"), os.path.join(folder, KEPT_SECRET)):  # that of a killed start
-            _remove(each)  # before the id says whose it would be
+        # of an earlier start, the secret of one that was killed; before the id says whose they would be
+        for each in (exit_file, jobs, self._state(name, "part"), os.path.join(folder, KEPT_SECRET)):
+            _remove(each)
         _write(self._state(name, "id"), asked["id"])
         for each in ("commands", "samples", "backup", "log"):
             os.makedirs(os.path.join(folder, each), exist_ok=True)

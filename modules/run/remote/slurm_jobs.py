@@ -59,7 +59,7 @@ class SlurmRuns:
         words = [*asked["slurm"], *asked["given"]]
         if resumes and (kept := read(self._state(name, "slurm"), _MOST)):  # it goes on as it was started
             words = [*json.loads(kept), *asked["given"]]
-        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs", "id")}
+        before = {kind: read(self._state(name, kind), _MOST) for kind in ("exit", "jobs", "part", "id")}
         try:
             lines = self._submit(name, asked, program, words, code, variables, lock, resumes=resumes)
         except (OSError, SlurmFault):  # it is as before, without a token
@@ -85,7 +85,7 @@ class SlurmRuns:
         *,
         resumes: bool,
     ) -> list[str]:
-        for kind in ("exit", "jobs"):  # before the id says whose they would be
+        for kind in ("exit", "jobs", "part"):  # before the id says whose they would be
             remove(self._state(name, kind))
         write(self._state(name, "id"), asked["id"])
         config = os.path.join(self._runs, name, "config.json") if resumes else self._state(name, "config.json")
