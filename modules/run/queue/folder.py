@@ -167,13 +167,13 @@ class RunQueue:
             return changed.moved(entry.number, 0) if first else changed
 
         self.edit(change)
-        if place:
+        if place or names:
             remember_copies_in(self.runs_dir)
         return added[0]
 
-    def entries_for(self, place: str) -> list[Entry]:
-        """Those that wait for another machine, or train there. Raises ConfigError."""
-        return [entry for entry in self.read().entries if entry.is_open and entry.place == place]
+    def entries_for(self, machine: str) -> list[Entry]:
+        """Those that wait for another machine, or train there, alone or with this one. Raises ConfigError."""
+        return [each for each in self.read().entries if each.is_open and machine in (each.place, *each.hosts)]
 
     def name_for(self, config: TrainConfig) -> str:
         """The name that the run of this config would get now. Raises ConfigError."""

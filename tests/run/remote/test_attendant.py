@@ -417,7 +417,14 @@ def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
     assert "On beta stay the runs dogs (ended, 0 bytes), Tandem's programs" in said
     assert f"Not all results of {folder.path} are here" in said
     assert "scripts/remote.py clean beta --all" in said
-    assert hosts.main(["remove", "beta", "--yes"]) == 0
+    add_host(Host.make("gamma", "me@gamma", "~/tandem"))  # set up by hand
+    with_gamma = {"family": "classifier", "run_name": "both", "num_nodes": 2, "enable_multi_gpu": True}
+    queue.add(TrainConfig.model_validate(with_gamma), hosts=["gamma"])
+    assert hosts.main(["remove", "gamma"]) == 2
+    said = capsys.readouterr().err
+    assert f"Entry 4 (both) of the queue of {queue.runs_dir} is to run on gamma, and would fail then." in said
+    assert "clean gamma" not in said
+    assert hosts.main(["remove", "beta", "gamma", "--yes"]) == 0
     assert read_hosts() == []
 
 
