@@ -148,12 +148,12 @@ def test(options: argparse.Namespace) -> int:
 def remove(options: argparse.Namespace) -> int:
     """`remove`."""
     for host in find_hosts(options.names):
-        known = "" if options.yes or not is_for_runs(host) else known_there(host, echo)
+        known = "" if options.yes else known_there(host, echo)
         if known and not confirmed(f"{known}\nTake {host} off the list? Nothing changes there. [y/N] "):
             if not is_interactive():
+                remove_all = f"Remove what is there: python scripts/remote.py clean {host.name} --all; or give --yes"
                 raise ConfigError(
-                    f"{host} is still in the list. {known}",
-                    f"Remove what is there: python scripts/remote.py clean {host.name} --all; or give --yes",
+                    f"{host} is still in the list. {known}", remove_all if is_for_runs(host) else "Give --yes"
                 )
             continue
         remove_host(host.name)

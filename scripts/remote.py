@@ -64,6 +64,7 @@ from modules.run.remote.machine import (
     described,
     host_for_runs,
     named_for_removal,
+    queued_for,
     runs_there,
     time_and_cost,
 )
@@ -685,6 +686,8 @@ def clean_up(options: argparse.Namespace) -> int:
     """`clean`."""
     host = _host(options)
     what = named_for_removal(options.run, everything=options.all)
+    if options.all and (queued := queued_for(host.name)):
+        echo(f"Note: {queued}")
     if not options.yes and not confirmed(f"Remove {what} on {host}? What was pulled stays here. [y/N] "):
         if not is_interactive():
             raise ConfigError("nobody is there to ask whether it may be removed", "Give --yes")

@@ -257,7 +257,12 @@ def clear_ended(options: argparse.Namespace) -> int:
 def retry_entries(options: argparse.Namespace) -> int:
     """`retry`."""
     for number in numbers_of(options):
-        queue_of(options).retry(number)
+        queue = queue_of(options)
+        entry = queue.read().entry(number)
+        queue.retry(number)
+        echo(f"Entry {entry.title} waits again.")
+        if entry.exit_code == FINISHED:
+            echo("Note: its run has finished, so nothing is left to train. To train its config anew, add it again.")
     return FINISHED
 
 

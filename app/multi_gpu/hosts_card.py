@@ -27,7 +27,7 @@ from modules.run.queue.places import is_cluster
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import home_of, is_for_runs
-from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there
+from modules.run.remote.machine import DEFAULT_FOLDER, host_for_runs, known_there, queued_for
 from modules.run.remote.parts import named
 from modules.run.slurm.options import words_for_each_start
 
@@ -133,8 +133,8 @@ class HostsCard:
         HostDialog(self.frame, self._added, host, self._state, for_runs=is_for_runs(host)).show()
 
     def remove(self, host: Host) -> None:
-        """Take it off the list, after a question if runs are there."""
-        if is_for_runs(host):
+        """Take it off the list, after a question if runs are there, or are to be."""
+        if is_for_runs(host) or queued_for(host.name, runs_dirs_of(self._state)):
             keep = partial(self._show_result, host.name, *self.results.get(host.name, (host.folder, theme.MUTED)))
             self._show_result(host.name, "Looking what is there…", theme.MUTED)
             ask_to_remove(self.frame, self._state, host, partial(self._remove, host), keep)
@@ -306,10 +306,9 @@ def ask_to_remove(
             remove()
             return
         choices = (Choice("", "Keep", style="accent"), Choice("remove", "Remove", style="danger"))
-        question = (
-            f"{known}\n\nNothing changes there, and the window forgets it. To remove what is there first: “What is on "
-            f"{host.name}…” in the menu beside Train."
-        )
+        question = f"{known}\n\nNothing changes there, and the window forgets it."
+        if is_for_runs(host):
+            question += f" To remove what is there first: “What is on {host.name}…” in the menu beside Train."
         ask(owner, f"Remove {host.name}?", question, choices, lambda answer: remove() if answer else keep())
 
     look = partial(known_there, host, lambda line: None, runs_dirs_of(state))

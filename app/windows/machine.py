@@ -27,7 +27,15 @@ from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, co
 from modules.run.remote.copy_folders import copies_of
 from modules.run.remote.kept_commands import call_off, what_waits
 from modules.run.remote.link import home_of
-from modules.run.remote.machine import RunsThere, clean, named_for_removal, runs_there, time_and_cost, why_not_set_up
+from modules.run.remote.machine import (
+    RunsThere,
+    clean,
+    named_for_removal,
+    queued_for,
+    runs_there,
+    time_and_cost,
+    why_not_set_up,
+)
 
 _SCRIPT: Final = ROOT / "scripts" / "remote.py"
 _WIDTH, _RUNS_HEIGHT, _CALL_OFF = 620, 220, 110  # unscaled pixels; the last is the width of a button
@@ -354,6 +362,8 @@ class MachineWindow:
         question = f"This removes {what}, in {home_of(self._host)} on {self._host}. What came here stays here."
         if names := self._not_brought([run] if run else self._names if everything else []):
             question = f"{question}\n\nNot on this computer yet: the results of {', '.join(names)}."
+        if everything and (queued := queued_for(self._host.name, runs_dirs_of(self._state))):
+            question = f"{question}\n\n{queued}"
         ask(self._owner, f"Clean {self._host.name}?", question, choices, answered)
 
     def _not_brought(self, names: Sequence[str]) -> list[str]:

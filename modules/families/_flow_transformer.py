@@ -147,11 +147,17 @@ class FlowTransformer(DiffusionFamily):
         model: Any = cls.meta_model(config)
         with damage_refused(f"base_model: transformer/config.json of {config.base_model!r} cannot be used"):
             longest = None if model is None else cls.covered_side(model.transformer.config)
+            most = None if model is None else cls.covered_frames(model.transformer.config)
         if longest is not None and config.largest_resolution > longest:
             raise ConfigError(
                 f"resolution is {config.largest_resolution}, but the positions of {config.base_model!r} cover "
                 f"{longest} pixels along a side.",
                 f"Use at most {longest}, and less for images that are not square.",
+            )
+        if most is not None and config.frames > most:
+            raise ConfigError(
+                f"frames is {config.frames}, but the positions of {config.base_model!r} cover {most} frames.",
+                f"Use at most {most}.",
             )
         if base.transformer is not None and model is not None:
             check_transformer_file(base.transformer, model.transformer, base.label)
@@ -249,6 +255,11 @@ class FlowTransformer(DiffusionFamily):
     @classmethod
     def covered_side(cls, config: Mapping[str, Any]) -> int | None:
         """The pixels that the table of positions of a transformer with this config covers; None without a table."""
+        return None
+
+    @classmethod
+    def covered_frames(cls, config: Mapping[str, Any]) -> int | None:
+        """As `covered_side`, the frames of a clip."""
         return None
 
     @classmethod
@@ -396,11 +407,17 @@ class FlowTransformer(DiffusionFamily):
             self._vae_on(torch.device("cpu"))
 
     def check_request(self, request: SampleRequest) -> None:
-        """Raises ConfigError for an image larger than the model has positions for."""
+        """Raises ConfigError for an image larger, or a clip longer, than the model has positions for."""
         if (longest := self.longest_side()) is not None and max(request.width, request.height) > longest:
             raise ConfigError(
                 f"the sample {request.prompt!r} is {request.width}x{request.height}, but the positions of this model "
                 f"end at {longest} pixels; use width and height of at most {longest}."
+            )
+        most = self.covered_frames(self.components.transformer.config)
+        if most is not None and request.frames > most:
+            raise ConfigError(
+                f"the sample {request.prompt!r} has {request.frames} frames, but the positions of this model end at "
+                f"{most}; use frames of at most {most}."
             )
 
     def sample_metadata(self) -> Mapping[str, str]:

@@ -36,6 +36,16 @@ class Wan(FlowTransformer):
             )
 
     @classmethod
+    def covered_side(cls, config: Mapping[str, Any]) -> int:
+        """The table is the same for time and both sides."""
+        return cls.size_step * int(config["rope_max_seq_len"])
+
+    @classmethod
+    def covered_frames(cls, config: Mapping[str, Any]) -> int:
+        assert FACTS.clips is not None
+        return 1 + FACTS.clips.step * (int(config["rope_max_seq_len"]) - 1)
+
+    @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:
         return {PROMPT: (tokens, config["text_dim"])}
 

@@ -14,7 +14,7 @@ from app.runs.control import RunControl
 from app.runs.status import Status
 from app.widgets.popover import PopupMenu
 from app.windows.machine import MachineWindow
-from modules.config import save_config
+from modules.config import TrainConfig, save_config
 from modules.config.trusted_code import allow_family
 from modules.files import Record
 from modules.run import RunFolder
@@ -180,6 +180,11 @@ def test_the_other_runs_stay_in_sight_when_one_is_removed(
         driver.click_button("Remove")
         driver.wait(lambda: "Removed on beta" in driver.text(window) and "cats" in driver.text(window), "the other")
         assert driver.text(opened._rows).count("dogs") == 0
+        config = TrainConfig.model_validate({"family": "classifier", "run_name": "owls"})
+        RunQueue(elsewhere.path.parent).add(config, place="beta")
+        opened._remove("", True)
+        assert "Entry 1 (owls) of the queue of " in driver.text(dialog(driver, "Clean beta?"))
+        driver.click_button("Keep")
         for answer, left in (("Keep", ["beta"]), ("Remove", [])):
             driver.click_button("Remove from list…")
             said = driver.text(dialog(driver, "Remove beta?"))

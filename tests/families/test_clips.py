@@ -143,6 +143,31 @@ def test_frames_that_a_model_does_not_generate_are_refused(family: str, frames: 
         sample_requests(config, 16)
 
 
+def test_frames_that_are_inherited_are_named_by_their_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyAV, which writes samples."""
+    monkeypatch.setattr("modules.training.state.sample_requests.has_pyav", lambda: False)
+    for own, said in ((None, "^frames is 17; "), (9, r"^samples\.0\.frames is 9; ")):
+        samples = [{"prompt": "a", "frames": own}]
+        config = TrainConfig.model_validate({"family": "wan", "frames": 17, "samples": samples})
+        with pytest.raises(ConfigError, match=said + "a video is written by PyAV"):
+            sample_requests(config, 16)
+
+
+def test_clips_beyond_the_positions_of_the_model_are_refused(folder: Path) -> None:
+    """The tiny one has 32 for latents in time, and for squares of 16 pixels along a side."""
+    config = TrainConfig.model_validate({"family": "wan", "base_model": str(folder), "resolution": 64, "frames": 125})
+    kind = family_class("wan")
+    kind.base_model_notes(config)
+    for change, said in (
+        ({"frames": 129}, r"frames is 129, but the positions of .* cover 125 frames.\s+Use at most 125\."),
+        ({"resolution": 528}, r"resolution is 528, but the positions of .* cover 512 pixels"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            kind.base_model_notes(config.model_copy(update=change))
+    with pytest.raises(ConfigError, match="has 129 frames, but the positions of this model end at 125"):
+        load("wan", folder).sample(replace(REQUEST, frames=129))
+
+
 @pytest.mark.parametrize("changes", [{"boundary_ratio": 0.875}, {"expand_timesteps": True}])
 def test_a_later_model_is_refused_before_it_is_loaded(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "wan")

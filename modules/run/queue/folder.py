@@ -31,6 +31,7 @@ from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
 from modules.run.queue.own_copy import check_trains_alone, on_devices, own_copy
+from modules.run.remote.copy_folders import remember_copies_in
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
 _NOT_OURS: Final = (
@@ -166,7 +167,13 @@ class RunQueue:
             return changed.moved(entry.number, 0) if first else changed
 
         self.edit(change)
+        if place or names:
+            remember_copies_in(self.runs_dir)
         return added[0]
+
+    def entries_for(self, machine: str) -> list[Entry]:
+        """Those that wait for another machine, or train there, alone or with this one. Raises ConfigError."""
+        return [each for each in self.read().entries if each.is_open and machine in (each.place, *each.hosts)]
 
     def name_for(self, config: TrainConfig) -> str:
         """The name that the run of this config would get now. Raises ConfigError."""

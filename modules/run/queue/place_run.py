@@ -45,12 +45,13 @@ class PlaceRun:
         self._process = process  # of an attendant that this queue has launched
         self._stops = 0
         self._launches = 0
+        self._had_finished = False  # before it was to be started
         self._is_left = False  # its attendant was ended, whatever the run there does
 
     @classmethod
     def start(cls, queue: RunQueue, entry: Entry, mark: Entry) -> PlaceRun:
         """Let an attendant send, start and follow an entry's run, resume it there if it has ended, or go on where an
-        earlier attendant was left; `mark` is recorded first.
+        earlier attendant was left; `mark` is recorded first. One that has finished, and is here, ends at once.
 
         Raises TandemError: code that nobody has allowed, a name that is taken here, a machine that is not in the list
         any more. What else is wrong is found by the attendant.
@@ -63,6 +64,10 @@ class PlaceRun:
             what = f"another program is at work in {folder.path}, such as one that trains in this copy of the run"
             raise ConfigError(what, "Wait until it ends, or stop it")
         folder = prepared_folder(queue, entry, mark, check_trains_alone)
+        if copy is not None and copy.has_finished:
+            run = cls(mark, folder)
+            run._had_finished = True  # resumed, it would replace its model there, and the pull refuse that
+            return run
         for name in COMMANDS:  # of an earlier start
             (folder.commands_dir / name).unlink(missing_ok=True)
         remember_copies_in(queue.runs_dir)
@@ -161,6 +166,8 @@ class PlaceRun:
         copy, place = read_copy(self.folder), self.entry.place
         if copy is None:
             return Ended(None, f"{self.folder.path} is gone, or not the copy of a run on {place} any more")
+        if self._had_finished:
+            return Ended(FINISHED, f"It had finished on {place} before, so nothing was trained")
         if copy.stage == "complete":
             return self._ended_there(copy)
         if copy.fault:

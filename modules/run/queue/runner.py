@@ -224,8 +224,8 @@ class QueueRunner:
         if not entry.place:
             return True
         copy = read_copy(self._queue.run_folder(entry)) if entry.started is not None else None
-        if copy is not None and (copy.may_run or copy.stage == "pulling"):
-            return True  # it is there already, and only has to be followed
+        if copy is not None and (copy.lacks_results or copy.has_finished):
+            return True  # it is there already, and only has to be followed, if that
         own = {run.entry.name for run in self._active.values() if run.entry.place == entry.place}
         try:
             why = self._places.why_not(entry, own)

@@ -151,7 +151,7 @@ def _next_of_queue(runs_dir: Path, machine: str, *, but: str = "") -> str:
     queue = RunQueue(runs_dir)
     if not queue.has_runner():
         return ""
-    wanted = (each for each in queue.read().entries if each.is_open and each.place == machine and each.name != but)
+    wanted = (each for each in queue.entries_for(machine) if each.name != but)
     return next((f"entry {entry.title} of the queue is to run on {machine}" for entry in wanted), "")
 
 

@@ -38,7 +38,7 @@ from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_runs import RESUMES
 from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter
-from modules.run.remote.link import Echo, Link, LinkLost, with_reconnects
+from modules.run.remote.link import Busy, Echo, Link, LinkLost, with_reconnects
 from modules.run.remote.machine import described, time_and_cost, why_not_set_up
 from modules.run.remote.parts import (
     Gathering,
@@ -390,7 +390,8 @@ class _Attendant:
             run_command_after(self._folder, self._host, "latest", self._echo)
 
     def _has_been_sent(self) -> bool:
-        """Whether it was started, now or before, and not stopped before that; one of a queue waits for a connection."""
+        """Whether it was started, now or before, and not stopped before that; one of a queue waits for a connection,
+        and for a machine that is busy."""
         while True:
             try:
                 if not self._copy.id or not is_started(self._folder, self._host, self._copy.id, self._say):
@@ -398,10 +399,11 @@ class _Attendant:
                 config = load_config(self._folder.config_file)
                 let_join(self._folder, config, self._host, self._copy.id, self._token, self._say, self._others)
                 return True
-            except (Unreachable, LinkLost) as error:
+            except (Unreachable, LinkLost, Busy) as error:
                 if not self._copy.queued:
                     raise
-                self._say(f"{error.message}. Trying again until there is a connection.")
+                until = "that is over" if isinstance(error, Busy) else "there is a connection"
+                self._say(f"{error.message}. Trying again until {until}.")
             time.sleep(_CONNECTS_EVERY_S)
 
     def _send(self) -> bool:

@@ -1,4 +1,5 @@
-"""copies.json in the user's config folder: the runs folders that have copies of runs on other machines."""
+"""copies.json in the user's config folder: the runs folders that have had copies of runs on other machines, or entries
+of a queue for some."""
 
 from __future__ import annotations
 
@@ -41,8 +42,12 @@ def copies_of(machine: str, *, complete: bool | None = None, runs_dirs: Iterable
         is_one = copy is not None and copy.machine == machine and copy.is_underway is not complete
         return folder.remote_file.stat().st_mtime if is_one else None
 
-    folders = {each.resolve(): each for each in [*runs_dirs, *map(Path, _known())]}
-    return [copy for folder in folders.values() for copy in newest_first(folder, changed)]
+    return [copy for folder in known_folders(runs_dirs) for copy in newest_first(folder, changed)]
+
+
+def known_folders(runs_dirs: Iterable[Path] = ()) -> list[Path]:
+    """Each once: these, and those that are remembered."""
+    return list({each.resolve(): each for each in [*runs_dirs, *map(Path, _known())]}.values())
 
 
 def folders_fault() -> str:

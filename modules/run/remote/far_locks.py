@@ -9,7 +9,7 @@ import time
 from typing import IO
 
 from modules.run.remote.far_files import read, remove, write
-from modules.run.remote.far_messages import Refused
+from modules.run.remote.far_messages import Busy
 
 if sys.platform != "win32":  # which has this file only for what both sides share
     import fcntl
@@ -62,7 +62,7 @@ class Locks:
                 self._kept["use.lock"] = file
                 return
             time.sleep(pause_s)
-        raise Refused("this machine is being cleaned; try again after that")
+        raise Busy("this machine is being cleaned; try again after that")
 
     def keep_pushes(self, session: str) -> None:
         """One push at a time. A connection of the same one that was cut, and has not noticed it here, ends itself."""
@@ -77,7 +77,7 @@ class Locks:
                 write(again, session)
             time.sleep(0.1)
         else:
-            raise Refused("another push to this machine is under way; try again after it")
+            raise Busy("another push to this machine is under way; try again after it")
         self._kept["push.lock"] = file
         remove(again)
         file.truncate(0)

@@ -21,6 +21,10 @@ class Refused(Exception):
     """Why something is not done: one sentence, for the person at the other side."""
 
 
+class Busy(Refused):
+    """As Refused, until what somebody else does here is over."""
+
+
 def send(pipe: IO[bytes], message: Mapping[str, Any], data: bytes = b"") -> None:
     """Write one message. Raises OSError."""
     text = json.dumps(message).encode()

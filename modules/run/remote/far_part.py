@@ -100,7 +100,7 @@ class FarMachine(FarSide):
         self._answer()
 
     def _launch_part(self, name: str, asked: dict[str, Any], lock: int) -> None:
-        self._state.remove(name, "exit")
+        self._state.remove(name, "exit", "jobs")
         self._state.write(name, "id", asked["id"])
         self._state.write(name, "part", asked["machine"])
         argv = [self._python(asked["python"]), "scripts/train.py", "--join", asked["address"], "--token_file", "-"]

@@ -23,7 +23,7 @@ from typing import IO, Any
 from modules.run.remote.far_files import PLAIN, StateFiles, bytes_in, listed, read_bytes, remove, sha256, write
 from modules.run.remote.far_followed import KEPT_SECRET, FollowedRun, files_in, require_beginning
 from modules.run.remote.far_locks import FILES_OF_LOCKS, Locks
-from modules.run.remote.far_messages import MARK, MOST_DATA, PIECE, Broken, Refused, receive, send
+from modules.run.remote.far_messages import MARK, MOST_DATA, PIECE, Broken, Busy, Refused, receive, send
 from modules.run.remote.far_runs import RESUMES, Runs
 from modules.run.remote.far_sent import SentFiles
 from modules.run.remote.slurm_jobs import SlurmFault, SlurmRuns, find_commands
@@ -76,7 +76,7 @@ class FarSide:
                         raise Refused(f"Tandem has no folder {self.home} there; start with setup")
                     actions[asked["do"]](asked, message[1])
                 except (Refused, SlurmFault) as error:
-                    self._answer(error=str(error))
+                    self._answer(error=str(error), passes=isinstance(error, Busy))
                 except OSError as error:  # one without a name is of writing the file that is sent, to a full disk
                     where = error.filename or asked.get("path") or self.home
                     self._answer(error=f"{where}: {error.strerror}")
@@ -339,7 +339,7 @@ class FarSide:
         if asked.get("slurm"):
             argv = [self._python(asked["python"]), "scripts/submit_slurm.py"]
             return self._slurm.submit(name, asked, argv, lock, resumes=resumes)
-        self._state.remove(name, "exit", "part")  # before the id says whose they would be
+        self._state.remove(name, "exit", "jobs", "part")  # of an earlier start; before the id says whose they would be
         remove(os.path.join(folder, KEPT_SECRET))  # of a killed start
         self._state.write(name, "id", asked["id"])
         for each in ("commands", "samples", "backup", "log"):

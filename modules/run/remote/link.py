@@ -57,6 +57,10 @@ class LinkLost(HostError):
     """The connection has ended before its work was done; the same may be tried again."""
 
 
+class Busy(HostError):
+    """The machine is cleaned, or another push goes there; once that is over, the same may be tried again."""
+
+
 class _Line(Record):
     """That a line of a program follows, or its exit code."""
 
@@ -92,7 +96,8 @@ class Link:
                 raise self._lost()
             answer = decode_json(received[0])
             if isinstance(answer, dict) and "error" in answer:
-                raise HostError(f"{self.name} says: {printable(answer['error'], 1000)}")
+                kind_of_error = Busy if answer.get("passes") is True else HostError
+                raise kind_of_error(f"{self.name} says: {printable(answer['error'], 1000)}")
             found = validate_record(kind, answer)
         except Broken as fault:
             if "ended" in str(fault):
@@ -246,7 +251,7 @@ def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T], *, is_pat
 
     Raises HostError if the first connection fails, nothing has come through for an hour, or at once if a later one
     fails for a reason that does not pass, such as another host key. One that `is_patient` waits for the first
-    connection as well, for ever.
+    connection as well, and for a machine that is busy, for ever.
     """
     lost_at: float | None = None
     pause_s = 1.0
@@ -256,11 +261,11 @@ def with_reconnects(host: Host, echo: Echo, work: Callable[[Link], T], *, is_pat
             with connect(host) as link:
                 return work(link)
         except HostError as error:
-            passes = isinstance(error, Unreachable) and (is_patient or lost_at is not None)
+            passes = isinstance(error, Unreachable | Busy) and (is_patient or lost_at is not None)
             if not isinstance(error, LinkLost) and not passes:
                 raise
             now = time.monotonic()
-            if link is not None and link.messages:
+            if link is not None and link.messages and not isinstance(error, Busy):
                 lost_at, pause_s = now, 1.0
                 echo(f"The connection to {host} was lost; connecting again. Nothing there needs it.")
             elif lost_at is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,7 +17,8 @@ from modules.run.hosts.check import ask_host
 from modules.run.hosts.description import Description, describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.ssh_command import HostError, Unreachable
-from modules.run.remote.copy_folders import copies_of
+from modules.run.queue.folder import RunQueue
+from modules.run.remote.copy_folders import copies_of, known_folders
 from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import waiting_command
 from modules.run.remote.link import CODE_FOLDER, Echo, Link, connect, is_for_runs, with_reconnects
@@ -162,9 +164,24 @@ def known_there(host: Host, echo: Echo, runs_dirs: Iterable[Path] = ()) -> str:
         named = ", ".join(printable(copy.path, 200) for copy in waiting[:_SHOWN])
         more = f" and {len(waiting) - _SHOWN} more" if len(waiting) > _SHOWN else ""
         parts.append(f"Not all results of {named}{more} are here, and no program could bring them then.")
+    parts.append(queued_for(host.name, runs_dirs))
     if command := waiting_command(host.name):
         parts.append(f"{command[1]} It would not be run then.")
     return " ".join(filter(None, parts))
+
+
+def queued_for(machine: str, runs_dirs: Iterable[Path] = ()) -> str:
+    """Which entries of queues could not be run if a machine were removed, or all that is there: whole sentences, "" if
+    none. `runs_dirs` as of `known_there`."""
+    parts = list[str]()
+    for folder in known_folders(runs_dirs):
+        with suppress(ConfigError):  # of a queue that cannot be read nothing is run
+            if titles := [entry.title for entry in RunQueue(folder).entries_for(machine)]:
+                more = f" and {len(titles) - _SHOWN} more" if len(titles) > _SHOWN else ""
+                which, verb = ("Entry", "is") if len(titles) == 1 else ("Entries", "are")
+                named = f"{which} {', '.join(titles[:_SHOWN])}{more} of the queue of {printable(folder, 200)}"
+                parts.append(f"{named} {verb} to run on {machine}, and would fail then.")
+    return " ".join(parts)
 
 
 def _there(host: Host, echo: Echo) -> str:

@@ -34,6 +34,7 @@ from modules.files import (
     validate_record,
 )
 from modules.files.private import write_private_json
+from modules.run.exit_codes import FINISHED
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_folder import CONFIG_FILE_NAME, RunFolder, check_run_name, not_writable_error
 from modules.run.folder.run_lock import supervisor_lock
@@ -105,6 +106,11 @@ class Copy(Record):
     def lacks_results(self) -> bool:
         """Whether the run was asked to start there, and not all that it has made is here."""
         return self.may_run or self.stage == "pulling"
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the run has done all its steps, and all that it has made is here."""
+        return self.stage == "complete" and self.code == FINISHED
 
 
 class _New(Record):

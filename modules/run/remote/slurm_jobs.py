@@ -51,7 +51,7 @@ class SlurmRuns:
         words = [*asked["slurm"], *asked["given"]]
         if resumes and (kept := self._state.read(name, "slurm", _MOST)):  # it goes on as it was started
             words = [*json.loads(kept), *asked["given"]]
-        before = {kind: self._state.read(name, kind, _MOST) for kind in ("exit", "jobs", "id")}
+        before = {kind: self._state.read(name, kind, _MOST) for kind in ("exit", "jobs", "part", "id")}
         try:
             lines = self._submit(name, asked, program, words, lock, resumes=resumes)
         except (OSError, SlurmFault):  # it is as before, without a token
@@ -68,7 +68,7 @@ class SlurmRuns:
     def _submit(
         self, name: str, asked: Mapping[str, Any], program: Sequence[str], words: list[str], lock: int, *, resumes: bool
     ) -> list[str]:
-        self._state.remove(name, "exit", "jobs")  # before the id says whose they would be
+        self._state.remove(name, "exit", "jobs", "part")  # before the id says whose they would be
         self._state.write(name, "id", asked["id"])
         run = os.path.join(self._home, "runs", name)
         config = os.path.join(run, "config.json") if resumes else self._state.path(name, "config.json")

@@ -33,7 +33,8 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
                 )
         frames = sample.frames or (1 if config.clip_step is None else config.frames)
         if fault := _frames_fault(frames, config):
-            raise ConfigError(f"samples.{number}.frames is {frames}; {fault}.")
+            name = "frames" if sample.frames is None else f"samples.{number}.frames"
+            raise ConfigError(f"{name} is {frames}; {fault}.")
         if fault := reference_fault(config.family, len(sample.reference_files)):
             raise ConfigError(f"samples.{number}.reference {fault}.")
         try:

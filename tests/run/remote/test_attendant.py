@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from modules.config import ConfigError, save_config
+from modules.config import ConfigError, TrainConfig, save_config
 from modules.files import Record
 from modules.run import RunFolder
 from modules.run.folder.pidfile import find_launcher
@@ -21,6 +21,7 @@ from modules.run.hosts.description import describe_this_machine
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, find_hosts, read_hosts
 from modules.run.hosts.ssh_command import HostError
+from modules.run.queue.folder import RunQueue
 from modules.run.remote import attendant
 from modules.run.remote.attendant import attend, go_on, new_start_id, send_data, start_there
 from modules.run.remote.copy_folders import copies_of, remember_copies_in
@@ -397,18 +398,33 @@ def test_a_machine_keeps_its_limit_and_its_command(home: Path, folder: RunFolder
 def test_what_is_on_a_machine_is_said_before_it_is_forgotten(
     home: Path, folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Copies in any folder that has had one, too."""
+    """Copies in any folder that has had one, too, and entries of its queue."""
     (home / "runs" / "dogs").mkdir(parents=True)
     mark_copy(folder, Copy(machine="beta"))
     remember_copies_in(folder.path.parent)
     remember_copies_in(tmp_path / "more")
     assert [copy.path for copy in copies_of("beta", complete=False)] == [folder.path]
+    queue = RunQueue(tmp_path / "night")
+    for name, place in (("owls", "beta"), ("bats", "beta"), ("here", "")):
+        queue.add(TrainConfig.model_validate({"family": "classifier", "run_name": name}), place=place)
+    queue.remove(2)
+    would_fail = f"Entry 1 (owls) of the queue of {queue.runs_dir} is to run on beta, and would fail then."
+    assert remote.main(["clean", "beta", "--all"]) == 2
+    assert would_fail in capsys.readouterr().out
     assert hosts.main(["remove", "beta"]) == 2
     said = capsys.readouterr().err
+    assert would_fail in said
     assert "On beta stay the runs dogs (ended, 0 bytes), Tandem's programs" in said
     assert f"Not all results of {folder.path} are here" in said
     assert "scripts/remote.py clean beta --all" in said
-    assert hosts.main(["remove", "beta", "--yes"]) == 0
+    add_host(Host.make("gamma", "me@gamma", "~/tandem"))  # set up by hand
+    with_gamma = {"family": "classifier", "run_name": "both", "num_nodes": 2, "enable_multi_gpu": True}
+    queue.add(TrainConfig.model_validate(with_gamma), hosts=["gamma"])
+    assert hosts.main(["remove", "gamma"]) == 2
+    said = capsys.readouterr().err
+    assert f"Entry 4 (both) of the queue of {queue.runs_dir} is to run on gamma, and would fail then." in said
+    assert "clean gamma" not in said
+    assert hosts.main(["remove", "beta", "gamma", "--yes"]) == 0
     assert read_hosts() == []
 
 

@@ -367,6 +367,11 @@ def test_a_job_that_left_the_queue_is_submitted_again_without_a_backup(home: Pat
     assert "no backup there" not in str(say(home, start)), "it is submitted"
     (folder / "events.jsonl").touch()
     assert "no backup there to be resumed from" in str(say(home, start))
+    (home / "code").mkdir()
+    with program(home) as starting:  # without Slurm now, of which nothing is asked then
+        assert ask(starting, start | {"id": f"{RESUMES}3", "slurm": [], "needs_backup": False, "python": "true"}) == {}
+        starting.communicate()
+    assert not (home / "state" / "x.jobs").exists()
 
 
 def test_what_a_cut_start_has_left_is_started_over(home: Path) -> None:

@@ -77,11 +77,14 @@ def test_a_part_in_the_run_of_another_machine(home: Path, tmp_path: Path) -> Non
         "variables": {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
     }  # fmt: skip
     part = {"do": "part", "run": "x", "whole": True}
+    (home / "state").mkdir()
+    (home / "state" / "x.jobs").write_text("Job 5: of an earlier run of that name")
     assert say(home, join) == [({}, b"")]
     while (found := say(home, part)[0])[0]["is_active"]:
         time.sleep(0.02)
     line = "True False ['--join', '10.0.0.1:12356', '--token_file', '-', '--set=a=b']\n"
     assert found == ({"is_active": False, "code": 0}, f"{line}It joins again.\n{line}".encode())
+    assert not (home / "state" / "x.jobs").exists()
     (home / "runs" / "x").mkdir(parents=True)
     assert say(home, {"do": "runs"})[0][0]["runs"][0]["part_of"] == "alpha"  # type: ignore[index]
     for do in ("follow", "results", "command"):

@@ -130,7 +130,8 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     assert argv.endswith(', "--gpus=2", "--time=2-0"]')
     assert "hf_x" not in argv
     assert (tmp_path / "x.token").read_text() == "hf_x"
-    (tmp_path / "x.exit").write_text("138")
+    for kind, text in (("exit", "138"), ("part", "alpha")):
+        (tmp_path / f"x.{kind}").write_text(text)
     runs.remove_token("x")
     assert not (tmp_path / "x.token").exists()
     with pytest.raises(SlurmFault, match="Nothing was submitted: there are no 9 GPUs"):
@@ -144,6 +145,7 @@ def test_a_job_is_resumed_as_it_was_started(tmp_path: Path, commands: Path) -> N
     submit("--nodes=2", resumes=True)
     assert (tmp_path / "argv").read_text().endswith(', "--gpus=2", "--time=2-0", "--nodes=2"]')
     assert not (tmp_path / "x.exit").exists(), "it has not ended"
+    assert not (tmp_path / "x.part").exists(), "it is none of another machine's"
     assert not (tmp_path / "x.config.json").exists()
 
 

@@ -261,8 +261,10 @@ def test_a_run_is_followed_to_its_end(
         assert (ended.exit_code, ended.state, ended.reason) == (code, state, reason)
 
 
-def test_what_is_started_again(queue: RunQueue, home: Path, config_file: str, no_attendant: list[RunFolder]) -> None:
-    """A run that has ended is resumed there; one that is there already is only followed, and never resumed."""
+def test_what_is_started_again(
+    queue: RunQueue, home: Path, config_file: str, no_attendant: list[RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that has ended is resumed there, unless it has finished; one that is there already is only followed."""
     assert run_queue.main(["add", config_file, "--runs_dir", str(queue.runs_dir), "--on", "beta"]) == 0
     entry = queue.read().entry(1)
     folder = PlaceRun.start(queue, entry, entry.changed(state="running", started=5.0)).folder
@@ -284,6 +286,13 @@ def test_what_is_started_again(queue: RunQueue, home: Path, config_file: str, no
     with pidfile_held(folder), pytest.raises(ConfigError, match="another program is at work"):
         PlaceRun.start(queue, entry, entry)  # it is resumed here
     assert read_copy(folder) == ended
+    mark_copy(folder, finished := Copy(machine="beta", stage="complete", id="1", code=0))
+    queue.edit(lambda found: found.with_entry(entry.changed(state="finished", exit_code=0)))
+    assert run_queue.main(["retry", "1", "--runs_dir", str(queue.runs_dir)]) == 0
+    assert "Entry 1 (cats) waits again.\nNote: its run has finished" in capsys.readouterr().out
+    assert QueueRunner(queue, print).run() == 0
+    assert queue.read().entry(1).reason == "It had finished on beta before, so nothing was trained"
+    assert (read_copy(folder), len(no_attendant)) == (finished, 3)
 
 
 def attendant_of(folder: RunFolder) -> subprocess.Popen[bytes]:
@@ -374,7 +383,8 @@ def test_an_attendant_of_the_queue_waits_for_a_connection(
     home: Path, queue: RunQueue, config_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     no_attendant: list[RunFolder],
 ) -> None:  # fmt: skip
-    """Also after the machine was asked whether it is free; the exit code is kept, and a retry needs no backup there."""
+    """Also after the machine was asked whether it is free, and while somebody cleans it; the exit code is kept, and a
+    retry needs no backup there."""
     train = home / "code" / "scripts" / "train.py"
     train.write_text("import sys; print(sys.argv[1:]); sys.exit(4)")
     add = ["add", config_file, "--runs_dir", str(queue.runs_dir), "--on", "beta"]
@@ -383,17 +393,30 @@ def test_an_attendant_of_the_queue_waits_for_a_connection(
     folder = PlaceRun.start(queue, entry, entry.changed(state="running", started=5.0)).folder
     off, said = tmp_path / "off", list[str]()
     off.touch()
+    with (home / "use.lock").open("w") as cleaning:
+        fcntl.flock(cleaning, fcntl.LOCK_EX)
 
-    def sleep(_seconds: float) -> None:
-        copy = read_copy(folder)
-        assert copy is not None
-        if copy.stage == "sending" and "there is a connection" in copy.said:
-            said.append(copy.said)
-            off.unlink()
+        def sleep(_seconds: float) -> None:
+            copy = read_copy(folder)
+            assert copy is not None
+            if copy.stage == "sending" and "there is a connection" in copy.said:
+                said.append(copy.said)
+                off.unlink()
+            elif "being cleaned" in copy.said and said[-1] != copy.said:
+                said.append(copy.said)
+                fcntl.flock(cleaning, fcntl.LOCK_UN)
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    attend(folder.path, lambda line: None)
+        def clean_after(line: str) -> None:
+            if line.startswith("It has ended after"):
+                fcntl.flock(cleaning, fcntl.LOCK_EX)
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        attend(folder.path, clean_after)
     assert "No route to host" in said[0]
+    assert [each.partition(" says: ")[2] for each in said[1:]] == [
+        "this machine is being cleaned; try again after that. Trying again until that is over.",
+        "this machine is being cleaned; try again after that.",
+    ]
     copy = read_copy(folder)
     assert copy is not None
     assert (copy.stage, copy.code) == ("complete", 4)
