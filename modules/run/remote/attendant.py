@@ -458,6 +458,15 @@ class NotReady:
     why: str
 
 
+def not_ready(host: Host) -> NotReady | None:
+    """Whether a run can be started on a machine as it is now: None. Raises HostError."""
+    try:
+        why = why_not_set_up(host)
+    except (UnknownKey, ChangedKey, KeyRefused):
+        return NotReady(host.name, "")
+    return NotReady(host.name, why) if why else None
+
+
 def begin(
     config: TrainConfig, machine: str, *, sends_token: bool, joined: Sequence[str] = ()
 ) -> tuple[RunFolder, Popen[bytes]] | NotReady:
@@ -474,12 +483,8 @@ def begin(
     if config.run_name is not None:
         _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    for each in [host, *others]:
-        try:
-            if why := why_not_set_up(each):
-                return NotReady(each.name, why)
-        except (UnknownKey, ChangedKey, KeyRefused):
-            return NotReady(each.name, "")
+    if lacks := next(filter(None, map(not_ready, [host, *others])), None):
+        return lacks
     folder = RunFolder(RunFolder.create(config).path.absolute())
     names = [each.name for each in others]
     mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token, joined=names))
