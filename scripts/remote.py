@@ -47,7 +47,6 @@ from modules.run.remote.attendant import (
     is_started,
     launch_attendant,
     let_join,
-    limit_of,
     may_have_started,
     new_start_id,
     send_data,
@@ -233,9 +232,7 @@ def start(options: argparse.Namespace) -> int:
     try:
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
-        keep_command(copy.id, host)
-        limit = limit_of(config, together(host, others))
-        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit}
+        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu}
         with pidfile_held(folder):
             is_asked = True
             start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=options.job)
@@ -359,8 +356,6 @@ def _resume_copy(
     copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True), joined=names)
     mark_copy(folder, copy)
     try:
-        keep_command(copy.id, host)
-        flags |= limit_of(config, together(host, others))
         start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):
