@@ -164,10 +164,6 @@ class _RemoteWindow(OutputWindow):
         super().__init__(parent, state, title, f"{host.target}. {about}", again)
         self._host = host
 
-    def run_remote(self, doing: str, arguments: Sequence[str]) -> None:
-        """Run it with these words."""
-        self.run_shown(doing, _SCRIPT, arguments)
-
 
 class CheckWindow(_RemoteWindow):
     """Runs `remote.py check` with the current settings."""
@@ -183,7 +179,7 @@ class CheckWindow(_RemoteWindow):
             return
         others = joining(self.state) if self._host.name == self.state.preferences.place else []
         more = ["--with", ",".join(others)] if others else []
-        self.run_remote("Checking…", ["check", self._host.name, self.saved(config), *more])
+        self.run_shown("Checking…", _SCRIPT, ["check", self._host.name, self.saved(config), *more])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Say what came of it."""
@@ -206,7 +202,7 @@ class SetUpWindow(_RemoteWindow):
 
     def start(self) -> None:
         """Begin, or go on."""
-        self.run_remote("Setting up…", ["setup", self._host.name])
+        self.run_shown("Setting up…", _SCRIPT, ["setup", self._host.name])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Go on, or say why it has failed."""
