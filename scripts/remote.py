@@ -14,12 +14,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.common import allow_code, confirmed, exit_code_of, is_interactive, prepare_program, program_parser
+from scripts.common import allow_code, confirmed, exit_code_of, is_interactive, prepare_program
 
 prepare_program()
 
 from modules import __version__
-from modules.config import ConfigError, TrainConfig, load_config
+from modules.config import ConfigError, load_config
 from modules.config.file_access import set_file_access
 from modules.files import Record, printable, remove_tree
 from modules.run import RunFolder
@@ -47,7 +47,6 @@ from modules.run.remote.attendant import (
     is_started,
     launch_attendant,
     let_join,
-    limit_of,
     may_have_started,
     new_start_id,
     send_data,
@@ -58,7 +57,6 @@ from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import call_off, keep_command, needs_waiter, waiting_command, what_waits
 from modules.run.remote.link import Link, home_of, is_for_runs, with_reconnects
 from modules.run.remote.machine import (
-    DEFAULT_FOLDER,
     RunsThere,
     clean,
     described,
@@ -73,28 +71,8 @@ from modules.run.remote.preflight import preflight_there
 from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
 from modules.run.remote.sending import Hello, Push, code_uploads
 from modules.run.slurm.options import split_words, words_for_each_start
-from scripts import train_options
+from scripts.remote_options import ending_of, parser, training_of, with_whole_line
 
-EXAMPLES = """examples, from an address and a key to a LoRA on this computer:
-    python scripts/remote.py add rented root@203.0.113.7 --port 40022 --key ~/.ssh/rented
-    python scripts/remote.py setup rented
-    python scripts/remote.py preflight rented cats.yaml
-    python scripts/remote.py start rented cats.yaml --multi_gpu
-    python scripts/remote.py follow rented cats
-    python scripts/remote.py pull rented cats
-    python scripts/remote.py clean rented --all
-
-ssh must reach the machine without a question: its host key is known (connect once by hand), and your key is accepted.
-Docs: docs/remote.md.
-
-exit codes: 0 done, 2 a mistake in the command, 3 the machine cannot be reached or has failed, 4 images of the
-config are missing or cannot be read; of `follow`: the run's
-"""
-# Flags of scripts/train.py that a start there may have; the others are about this computer, or a run on several.
-_FLAGS = frozenset({
-    *("config", "set", "run_name", "multi_gpu", "require_multi_gpu", "backend", "no_torchrun"),
-    *("max_minutes", "single_gpu_data_loading", "profile", "trust_code"),
-})  # fmt: skip
 _CALLED_OFF = "A start there calls it off, and so does stop of a run that has ended."
 _BACKUP = re.compile(r"none|latest|all|[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
@@ -107,18 +85,9 @@ class _Taken(Record):
 def main(arguments: list[str] | None = None) -> int:
     """Do what was asked; returns an exit code."""
     top = parser()
-    options, others = top.parse_known_args(_with_whole_line(sys.argv[1:] if arguments is None else arguments))
+    options, others = top.parse_known_args(with_whole_line(sys.argv[1:] if arguments is None else arguments))
     options.train = others
     return exit_code_of(partial(_act, options, top), "a file")
-
-
-def _with_whole_line(arguments: list[str]) -> list[str]:
-    """Of `add NAME ssh -p 40022 root@203.0.113.7` the line for ssh as one word, as if it were quoted; it ends before
-    an option of this program."""
-    if arguments[:1] != ["add"] or arguments[2:3] != ["ssh"]:
-        return arguments
-    end = next((at for at, word in enumerate(arguments) if re.match("--.", word)), len(arguments))
-    return [*arguments[:2], shlex.join(arguments[2:end]), *arguments[end:]]
 
 
 def _act(options: argparse.Namespace, top: argparse.ArgumentParser) -> int:
@@ -131,110 +100,6 @@ def _act(options: argparse.Namespace, top: argparse.ArgumentParser) -> int:
     if options.train and not takes_options:
         top.error(f"unrecognized arguments: {' '.join(options.train)}")
     return ACTIONS[options.action](options)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = program_parser("Train on another machine, which needs nothing but ssh, and follow the run here.", EXAMPLES)
-    actions = top.add_subparsers(
-        dest="action", required=True, metavar="add|setup|check|preflight|start|follow|stop|pull|list|clean"
-    )
-
-    def action(name: str, text: str, *, of_run: bool = False) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
-        made.add_argument("name", metavar="NAME", help="the machine's name in Tandem")
-        if of_run:
-            made.add_argument("run", metavar="RUN", help="the name of the run")
-        return made
-
-    add = action("add", "add a machine to the list of scripts/hosts.py, or replace the one of this name")
-    add.add_argument(
-        "target", metavar="USER@ADDRESS", help="what ssh connects to, a name of ~/.ssh/config, or a line ssh -p N ..."
-    )
-    add.add_argument("--port", type=int, metavar="N", help="of its sshd (default: as in ~/.ssh/config, or 22)")
-    add.add_argument("--key", metavar="FILE", help="private key on this computer (default: as ssh chooses)")
-    add.add_argument("--folder", metavar="DIR", help=f"where all of Tandem is there (default: {DEFAULT_FOLDER})")
-    add.add_argument(
-        "--price", type=float, metavar="N", help="of an hour there: list and follow say what runs have cost"
-    )
-    _add_ending(add, "each start of a run there, for a machine that is paid by the hour: ")
-    add.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        help="a setting of each run there, e.g. concepts.0.path=/data/cats for images that are there already",
-    )
-    add.add_argument(
-        "--slurm",
-        action=argparse.BooleanOptionalAction,
-        help="it is the login node of a Slurm cluster: runs wait in its queue. Options of scripts/submit_slurm.py for "
-        "each of them may follow, such as --partition gpu --gpus 4 --time 1-0",
-    )
-    setup = action("setup", "send Tandem's code as it is here, and install its environment there")
-    setup.add_argument(
-        "--python", metavar="PATH", help="use this Python there, which has torch and Tandem's packages; install nothing"
-    )
-    start = action("start", "send what a config names and the machine lacks, and start the run there")
-    start.add_argument(
-        "config",
-        nargs="+",
-        metavar="CONFIG",
-        help="a config file, or the name of a preset; of --resume, the run. Of a Slurm cluster several, each a job",
-    )
-    start.add_argument(
-        "--resume", action="store_true", help="go on with the run CONFIG there, from its newest backup, as it was set"
-    )
-    start.add_argument(
-        "--runs_dir", default="runs", metavar="DIR", help="of --resume, where the copy is (default: runs)"
-    )
-    _add_with(
-        start, "machines of the list that join the run, with NAME as machine 0; of --resume, in place of those before"
-    )
-    start.add_argument("--send_token", action="store_true", help="give the run this shell's HF_TOKEN, for gated models")
-    _add_ending(start, "this start, in place of what add has set: ")
-    check = action("check", "show what scripts/train.py --dry_run says of a config there; nothing is started")
-    check.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
-    _add_with(check, "machines that would join the run: whether they can, and reach NAME")
-    preflight = action("preflight", "test the devices, disks and data there for a run, as scripts/preflight.py does")
-    preflight.add_argument(
-        "config",
-        nargs="?",
-        metavar="CONFIG",
-        help="a config file or the name of a preset: also its folders, images",
-    )
-    preflight.add_argument(
-        "--test", choices=("basic", "all"), default="basic", help="basic: takes seconds; all: also the loader"
-    )
-    preflight.add_argument("--json", metavar="FILE", help="also write the report as JSON to this file here")
-    preflight.epilog = "Options of scripts/train.py may follow, such as --set NAME=VALUE, --run_name, --multi_gpu."
-    start.epilog = check.epilog = (
-        f"{preflight.epilog[:-1]}; for a Slurm cluster also those of scripts/submit_slurm.py, such as --gpus 4 "
-        "--nodes 2, before what add has set."
-    )
-    follow = action("follow", "bring a run's events, log and samples here until it ends", of_run=True)
-    stopping = action("stop", "ask a run to back up and stop, as Stop does here", of_run=True)
-    stopping.add_argument(
-        "--force", action="store_true", help="end its processes at once: what it did since its last backup is lost"
-    )
-    pull_files = action("pull", "bring models and backups here, verified", of_run=True)
-    pull_files.add_argument(
-        "--backups", default="latest", metavar="latest|all|none|NAME", help="which backups (default: latest)"
-    )
-    for made in (follow, pull_files):
-        made.add_argument("--runs_dir", default="runs", metavar="DIR", help="where the copy is (default: runs)")
-    action("list", "list the runs there, and what the machine's disk holds")
-    removal = action("clean", "remove the data, caches and hub models that were left there; or a run; or everything")
-    what = removal.add_mutually_exclusive_group()
-    what.add_argument("run", nargs="?", default="", metavar="RUN", help="only this run")
-    what.add_argument("--all", action="store_true", help="all that is Tandem's, also its runs")
-    removal.add_argument("--yes", action="store_true", help="do not ask")
-    beside = actions.add_parser("attend")  # internal: all stages of a run that the window has begun
-    beside.add_argument("--run_folder", required=True)
-    return top
-
-
-def _add_with(action: argparse.ArgumentParser, text: str) -> None:
-    action.add_argument("--with", dest="others", metavar="NAME,NAME", help=text)
 
 
 def _others(options: argparse.Namespace, host: Host, before: Sequence[str] = ()) -> list[Host]:
@@ -255,32 +120,6 @@ def _require_joined(folder: RunFolder, others: Sequence[Host]) -> None:
         )
 
 
-def _add_ending(action: argparse.ArgumentParser, of: str) -> None:
-    action.add_argument(
-        "--stop_after", type=float, metavar="HOURS", help=f"{of}back up and pause there after N hours; 0: no limit"
-    )
-    action.add_argument(
-        "--then",
-        metavar="COMMAND",
-        help=f"{of}follow and pull in the background; once all is here and verified, run this here, e.g. to end the "
-        "rent; '': none",
-    )
-    action.add_argument(
-        "--idle_minutes",
-        type=float,
-        metavar="N",
-        help=f"{of}with --then, run it only once nothing has gone on there for N minutes; 0: at once",
-    )
-
-
-def _ending(options: argparse.Namespace) -> dict[str, object]:
-    """The fields of a machine that `_add_ending` gives."""
-    given = {name: getattr(options, name) for name in ("stop_after", "then", "idle_minutes")}
-    if given["then"] == "" and given["idle_minutes"] is None:
-        given["idle_minutes"] = 0.0
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def add(options: argparse.Namespace) -> int:
     """`add`."""
     folder, home = options.folder, str(Path.home())  # which this shell may have put in place of ~
@@ -292,7 +131,7 @@ def add(options: argparse.Namespace) -> int:
     target, key = line.get("target", options.target), options.key or line.get("key")
     port_given = options.port or (int(port) if port else None)
     given = {"folder": folder, "key": key, "port": port_given, "price": options.price, "settings": options.set}
-    given = {name: value for name, value in given.items() if value is not None} | _ending(options)
+    given = {name: value for name, value in given.items() if value is not None} | ending_of(options)
     if options.slurm is not None:
         given["slurm"] = words_for_each_start(options.job) if options.slurm else []
     before = [each for each in read_hosts() if each.name == options.name and is_for_runs(each)]
@@ -358,7 +197,7 @@ def start(options: argparse.Namespace) -> int:
     """`start`."""
     host = _host(options)
     try:
-        host = Host.make(**{**host.model_dump(), **_ending(options)})
+        host = Host.make(**{**host.model_dump(), **ending_of(options)})
     except ConfigError as error:
         raise ConfigError(error.message.replace("host: ", "--", 1)) from None
     _require_slurm(options, host)
@@ -367,7 +206,7 @@ def start(options: argparse.Namespace) -> int:
     [options.config] = options.config
     if options.resume:
         return _resume(options, host)
-    training, config = _training(options)
+    training, config = training_of(options.config, options.train)
     if options.stop_after and training.max_minutes is not None:
         raise ConfigError("--stop_after and --max_minutes are both given, and are the same limit", "Leave one out")
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
@@ -394,9 +233,7 @@ def start(options: argparse.Namespace) -> int:
     try:
         mark_copy(folder, copy)
         remember_copies_in(folder.path.parent)
-        keep_command(copy.id, host)
-        limit = limit_of(config, together(host, others))
-        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu, **limit}
+        flags = {} if host.slurm else {"require_multi_gpu": training.require_multi_gpu}
         with pidfile_held(folder):
             is_asked = True
             start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=options.job)
@@ -425,10 +262,9 @@ def _start_all(options: argparse.Namespace, host: Host) -> int:
     is followed by itself. All are checked before the first is sent."""
     if options.resume:
         raise ConfigError("--resume goes on with one run", "Give one name")
-    singles = [argparse.Namespace(**{**vars(options), "config": [each]}) for each in options.config]
     named: list[str | None] = []
     for each in options.config:
-        training, config = _training(argparse.Namespace(**{**vars(options), "config": each}))
+        training, config = training_of(each, options.train)
         allow_code(config, trust=training.trust_code)
         check_job(config, host, options.job)
         if config.run_name is not None and config.run_name in named:
@@ -437,26 +273,16 @@ def _start_all(options: argparse.Namespace, host: Host) -> int:
         if config.run_name is not None and (copy is None or copy.stage != "sending"):  # one that was cut is looked at
             check_run_name_free(Path(config.runs_dir), config.run_name)
         named.append(config.run_name)
-    for single in singles:
-        start(single)
+    for each in options.config:
+        start(argparse.Namespace(**{**vars(options), "config": [each]}))
     return FINISHED
-
-
-def _training(options: argparse.Namespace) -> tuple[argparse.Namespace, TrainConfig]:
-    """The options of train.py that follow, and the config. Raises ConfigError for one that is not for a run there."""
-    training = train_options.parser().parse_args(["--config", options.config, *options.train])
-    unused = train_options.parser().parse_args([])
-    for flag, value in vars(training).items():
-        if flag not in _FLAGS and value != getattr(unused, flag):
-            raise ConfigError(f"--{flag} cannot be used for a run on another machine", "Leave it out")
-    return training, train_options.config_of(training)
 
 
 def check(options: argparse.Namespace) -> int:
     """`check`."""
     host = _host(options)
     _require_slurm(options, host)
-    training, config = _training(options)
+    training, config = training_of(options.config, options.train)
     allow_code(config, trust=training.trust_code)
     others = _others(options, host)
     config = for_machines(config, host, others)
@@ -471,7 +297,7 @@ def preflight(options: argparse.Namespace) -> int:
     """`preflight`."""
     host, config = _host(options), None
     if options.config is not None:
-        training, config = _training(options)
+        training, config = training_of(options.config, options.train)
         allow_code(config, trust=training.trust_code)
     told, last = 0, PreflightReport("")
 
@@ -531,8 +357,6 @@ def _resume_copy(
     copy = Copy(machine=host.name, stage="sending", resumes=True, id=new_start_id(resumes=True), joined=names)
     mark_copy(folder, copy)
     try:
-        keep_command(copy.id, host)
-        flags |= limit_of(config, together(host, others))
         start_there(folder, config, host, copy.id, flags, token, pushes, echo, others, given=given)
     except BaseException:
         if not may_have_started(folder, host, copy.id, echo):

@@ -305,8 +305,8 @@ class ImagePages(tk.Frame):
         concept = concepts[image.concept] if isinstance(concepts, list) else None
         suffix = value_at(concept, "mask_suffix") or Concept.model_fields["mask_suffix"].default
         beside = Path(f"{os.path.splitext(image.file)[0]}{suffix}")
-        is_file = image.mask is not None and not image.has_alpha_mask
-        file = image.mask if is_file and image.mask and image.mask.suffix.lower() in MASK_FORMATS else beside
+        own = None if image.has_alpha_mask else image.mask
+        file = own if own is not None and own.suffix.lower() in MASK_FORMATS else beside
         try:
             check_changeable(image.file)
             check_writable(file)

@@ -7,7 +7,6 @@ import subprocess
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -39,13 +38,12 @@ from modules.config.trusted_code import foreign_classes, is_trusted, setting_sai
 from modules.run import RunFolder
 from modules.run.folder.backup_list import complete_backups
 from modules.run.hosts.host_list import find_hosts, known_hosts, read_hosts
-from modules.run.hosts.ssh_command import ChangedKey, KeyRefused, UnknownKey, Unreachable
+from modules.run.hosts.ssh_command import Unreachable
 from modules.run.launch.detached import next_free_name
 from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.place_run import check_startable
-from modules.run.remote.attendant import ADD, NotReady, begin, go_on, launch_attendant, resume_there
-from modules.run.remote.machine import why_not_set_up
+from modules.run.remote.attendant import ADD, NotReady, begin, go_on, launch_attendant, not_ready, resume_there
 from modules.run.remote.run_copy import read_copy
 
 _FORCE_STOP: Final = "Force the run to stop?"
@@ -136,10 +134,8 @@ class RunActions:
 
         def started(found: tuple[RunFolder, subprocess.Popen[bytes]] | NotReady) -> None:
             self._unmark_starting()
-            if isinstance(found, NotReady) and found.why:
-                self._state.views.set_up(found.machine, found.why, self.train)
-            elif isinstance(found, NotReady):
-                self._state.views.connect(found.machine)  # which shows the key, or the line that helps
+            if isinstance(found, NotReady):
+                self._make_ready(found, self.train)
             else:
                 self._launched(*found)
 
@@ -177,22 +173,21 @@ class RunActions:
         place, sends_token = self._state.preferences.place, self._state.preferences.sends_token
         queue = RunQueue(config.runs_dir)
 
-        def add() -> _ToSetUp | str | None:
-            try:
-                return enqueued_there(queue, config, place, sends_token=sends_token)
-            except (UnknownKey, ChangedKey, KeyRefused):
-                return None
-
-        def added(found: _ToSetUp | str | None) -> None:
+        def added(found: NotReady | str) -> None:
             self._unmark_starting()
-            if found is None:
-                self._state.views.connect(place)
-            elif isinstance(found, _ToSetUp):
-                self._state.views.set_up(place, found.why, self.enqueue)
+            if isinstance(found, NotReady):
+                self._make_ready(found, self.enqueue)
             else:
                 self._state.say(found)
 
+        add = partial(enqueued_there, queue, config, place, sends_token=sends_token)
         self._state.background.run(add, added, lambda why: self._not_started(why, "Not added"))
+
+    def _make_ready(self, lacks: NotReady, then: Callable[[], object]) -> None:
+        if lacks.why:
+            self._state.views.set_up(lacks.machine, lacks.why, then)
+        else:
+            self._state.views.connect(lacks.machine)  # which shows the key, or the line that helps
 
     def _asks_for_code(self, config: TrainConfig, action: Callable[[], object]) -> bool:
         """Ask about the first class of another package whose code nobody has allowed; once it is, `action`."""
@@ -474,20 +469,13 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     return _said_of(queue, entry)
 
 
-@dataclass(frozen=True)
-class _ToSetUp:
-    """Why Tandem must be set up on a machine first."""
-
-    why: str
-
-
-def enqueued_there(queue: RunQueue, config: TrainConfig, place: str, *, sends_token: bool) -> _ToSetUp | str:
-    """Add the config to the queue, for a machine of the list; what to say of it, or why the machine must be set up
-    first. Raises TandemError, also if its run could not be started there."""
+def enqueued_there(queue: RunQueue, config: TrainConfig, place: str, *, sends_token: bool) -> NotReady | str:
+    """Add the config to the queue, for a machine of the list; what to say of it, or what the machine lacks. Raises
+    TandemError, also if its run could not be started there."""
     host = find_hosts([place], ADD)[0]
     with suppress(Unreachable):  # which is said below
-        if why := why_not_set_up(host):
-            return _ToSetUp(why)
+        if lacks := not_ready(host):
+            return lacks
     note = check_startable(queue, config, host)
     entry = queue.add(config, place=place, sends_token=sends_token)
     return f"{_queued(queue, entry)}. {note}" if note else _said_of(queue, entry)

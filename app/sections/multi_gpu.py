@@ -126,8 +126,10 @@ class Section(FormSection):
             self._reading_at = ""
 
     def empty_cards(self) -> set[str]:
-        hidden = self._matrix is not None and self.state.place.machine is not None
-        return super().empty_cards() | ({str(self._matrix.frame)} if hidden and self._matrix is not None else set())
+        empty = super().empty_cards()
+        if self._matrix is not None and self.state.place.machine is not None:
+            empty.add(str(self._matrix.frame))
+        return empty
 
     def refresh(self) -> None:
         super().refresh()

@@ -22,18 +22,8 @@ from modules.files.images import open_image
 SETTINGS: Final = (
     *("concepts", "resolution", "aspect_ratio_bucketing", "no_upscale", "bucket_step", "largest_aspect"),
     *("fewer_buckets", "validation_split", "caption_dropout", "masked_training", "reference_resolution"),
-    *(
-        "family",
-        "frames",
-        "fps",
-        "clips",
-        "cache_latents",
-        "seed",
-        "batch_size",
-        "gradient_accumulation_steps",
-        "global_batch_size",
-        "drop_last",
-    ),
+    *("family", "frames", "fps", "clips", "cache_latents", "seed", "batch_size", "gradient_accumulation_steps"),
+    *("global_batch_size", "drop_last"),
 )
 MODULE: Final = "modules.data.loading.preview"
 COUNTS: Final = ("12", "24", "48")

@@ -12,15 +12,14 @@ from typing import Final
 
 from PIL import Image, ImageTk
 
-from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Entry, Segments, add_tooltip, frame, popup_menu, text, wrap_within
 from app.widgets.table import Table, table
-from app.windows.child_program import ProgramWindow, not_there
+from app.windows.child_program import ProgramWindow, not_there, show_output
 from app.windows.chooser import choose_path
 from modules import ROOT
-from modules.config import ConfigError, save_config
+from modules.config import ConfigError
 from modules.files import FileFault, open_for_writing, printable, read_bytes, replacing
 from modules.files.images import open_image
 from modules.run.benchmark.records import MOST_STEPS, BenchmarkResult
@@ -47,7 +46,6 @@ _FIELDS: Final = (
 )  # option of the program, title, first content, help
 SIZE: Final = (1000, 330)  # of a page
 _PAGES: Final = ("Table", "Plot", "Comparison", "Output")
-_SHOWN_CHARACTERS: Final = 20_000
 _MAX_LINES: Final = 4  # below the pages
 _NOTHING_COMPARED: Final = "Choose an earlier result with Compare…; Save… keeps this one for later."
 _NOTHING_MEASURED: Final = "This is the earlier result; Measure puts these settings beside it, case by case."
@@ -84,27 +82,22 @@ class BenchmarkWindow(ProgramWindow):
 
     def start(self) -> None:
         """Measure the current settings."""
-        config = self.state.draft.config
-        if config is None:
-            self.show_status(INVALID_SETTINGS, theme.BAD)
-            return
-        if self.child is not None:
+        if (config := self.settings()) is None:
             return
         try:
             arguments = [*self.options.arguments(), *self.hosts(config)]
         except (ValueError, ConfigError) as error:
             self.show_status(str(error), theme.BAD)
             return
-        file, self._found, self._picture = self.file("config.json"), self.file("result.json"), self.file("plot.png")
+        self._found, self._picture = self.file("result.json"), self.file("plot.png")
         for old in (self._found, self._picture):
             old.unlink(missing_ok=True)
-        save_config(config, file)
         self.result = None
         self.button.configure(text="Stop")
         self.show_status("Starting…", theme.MUTED)
         named = ["--name", self.state.draft.file.name if self.state.draft.file else "unsaved settings"]
         files = ["--json", str(self._found), "--plot", str(self._picture), *(["--dark"] if theme.is_dark() else [])]
-        self.run(SCRIPT, ["--config", str(file), *named, *files, *arguments])
+        self.run(SCRIPT, ["--config", self.saved(config), *named, *files, *arguments])
         self._show()
 
     def progressed(self, output: str) -> None:
@@ -298,14 +291,7 @@ class BenchmarkPages:
 
     def show_output(self, output: str) -> None:
         """Show what the program says, its end if it is long."""
-        shown, widget = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True), self._output
-        if shown == widget.get("1.0", "end-1c"):
-            return
-        widget.configure(state="normal")
-        widget.delete("1.0", "end")
-        widget.insert("1.0", shown)
-        widget.see("end")
-        widget.configure(state="disabled")
+        show_output(self._output, output)
 
     def _show_note(self) -> None:
         """Below the page: the phases of the case that is selected, or what else differs from the earlier result."""

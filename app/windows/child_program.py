@@ -11,11 +11,12 @@ from typing import Final
 
 from app.child_program import NOT_STARTED, ChildProgram, not_started
 from app.form.setting_text import with_titles
+from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import text, wrap_within
 from app.windows.dialog import Dialog
-from modules.config import TrainConfig
+from modules.config import TrainConfig, save_config
 from modules.files import printable
 from modules.run.hosts.host_list import known_hosts
 
@@ -27,6 +28,16 @@ def not_there(state: AppState) -> str:
     """Of a program that works on this computer: that it does so although Train starts runs elsewhere."""
     machine = state.place.machine
     return "" if machine is None else f" This is done on this computer, not on {machine.name}."
+
+
+def show_output(shown: tk.Text, output: str) -> None:
+    """Show what a program says, its end if it is long; what is marked stays so while it says nothing new."""
+    said = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True)
+    if said != shown.get("1.0", "end-1c"):
+        shown.configure(state="normal")
+        shown.replace("1.0", "end", said)
+        shown.see("end")
+        shown.configure(state="disabled")
 
 
 class ProgramWindow:
@@ -63,6 +74,18 @@ class ProgramWindow:
     def file(self, name: str) -> Path:
         """A file in a folder that exists as long as the window."""
         return Path(self._folder.name, name)
+
+    def settings(self) -> TrainConfig | None:
+        """The current settings; None if they are invalid, which is said, or a program is running."""
+        config = self.state.draft.config
+        if config is None:
+            self.show_status(INVALID_SETTINGS, theme.BAD)
+        return config if self.child is None else None
+
+    def saved(self, config: TrainConfig) -> str:
+        """The path of a file with these settings, for a program."""
+        save_config(config, self.file("config.json"))
+        return str(self.file("config.json"))
 
     def hosts(self, config: TrainConfig) -> list[str]:
         """The option for the machines that Train would start over ssh. Raises ConfigError if the list is damaged."""
@@ -141,12 +164,7 @@ class OutputWindow(ProgramWindow):
 
     def progressed(self, output: str) -> None:
         """Show what the program says."""
-        shown = printable(output[-_SHOWN_CHARACTERS:], _SHOWN_CHARACTERS, lines=True)
-        if shown != self.shown.get("1.0", "end-1c"):
-            self.shown.configure(state="normal")
-            self.shown.replace("1.0", "end", shown)
-            self.shown.see("end")
-            self.shown.configure(state="disabled")
+        show_output(self.shown, output)
 
     def ended(self, exit_code: int, output: str) -> None:
         """It can be started again."""

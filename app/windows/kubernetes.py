@@ -7,7 +7,6 @@ import tkinter as tk
 from pathlib import Path
 from typing import Final
 
-from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -15,7 +14,6 @@ from app.widgets.buttons import Entry, add_tooltip, frame, text
 from app.windows.child_program import OutputWindow
 from app.windows.chooser import choose_path
 from modules import ROOT
-from modules.config import save_config
 from modules.files import printable
 
 _SCRIPT: Final = ROOT / "scripts" / "submit_kubernetes.py"
@@ -83,11 +81,7 @@ class KubernetesWindow(OutputWindow):
         ask(self.dialog.window, "Apply the manifests?", question, choices, answered)
 
     def _submit(self, said: str, *arguments: str) -> None:
-        config = self.state.draft.config
-        if config is None:
-            self.show_status(INVALID_SETTINGS, theme.BAD)
-            return
-        if self.child is not None:
+        if (config := self.settings()) is None:
             return
         typed = {name: field.get().strip() for name, field in self.fields.items()}
         self.state.preferences.kubernetes = {name: value for name, value in typed.items() if value}
@@ -103,9 +97,8 @@ class KubernetesWindow(OutputWindow):
             for value in (content.split() if name in _SEVERAL else [content])
             if value
         ]
-        file, self._said = self.file("config.json"), said
-        save_config(config, file)
-        self.run_shown("Checking the settings…", _SCRIPT, ["--config", str(file), *given, *arguments, *more])
+        self._said = said
+        self.run_shown("Checking the settings…", _SCRIPT, ["--config", self.saved(config), *given, *arguments, *more])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Say what has come of it."""

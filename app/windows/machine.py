@@ -9,7 +9,6 @@ from typing import Final
 
 from app.multi_gpu.hosts_card import HostDialog, ask_to_remove, runs_dirs_of, take_off_list
 from app.multi_gpu.joining import joining
-from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.shell.ask import Choice, ask
 from app.state import AppState
 from app.widgets import theme
@@ -19,7 +18,7 @@ from app.widgets.scroll import Scroll
 from app.windows.child_program import OutputWindow
 from app.windows.dialog import Dialog
 from modules import ROOT
-from modules.config import TandemError, save_config
+from modules.config import TandemError
 from modules.files import printable
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_key import HostKey, keep_key, shown_key
@@ -173,10 +172,6 @@ class _RemoteWindow(OutputWindow):
         super().__init__(parent, state, title, f"{host.target}. {about}", again)
         self._host = host
 
-    def run_remote(self, doing: str, arguments: Sequence[str]) -> None:
-        """Run it with these words."""
-        self.run_shown(doing, _SCRIPT, arguments)
-
 
 class CheckWindow(_RemoteWindow):
     """Runs `remote.py check` with the current settings."""
@@ -187,16 +182,12 @@ class CheckWindow(_RemoteWindow):
 
     def start(self) -> None:
         """Check the settings as they are now."""
-        config = self.state.draft.config
-        if config is None:
+        if (config := self.settings()) is None:
             self.button.configure(text=self.again)
-            self.show_status(INVALID_SETTINGS, theme.BAD)
             return
-        file = self.file("config.json")
-        save_config(config, file)
         others = joining(self.state) if self._host.name == self.state.preferences.place else []
         more = ["--with", ",".join(others)] if others else []
-        self.run_remote("Checking…", ["check", self._host.name, str(file), *more])
+        self.run_shown("Checking…", _SCRIPT, ["check", self._host.name, self.saved(config), *more])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Say what came of it."""
@@ -219,7 +210,7 @@ class SetUpWindow(_RemoteWindow):
 
     def start(self) -> None:
         """Begin, or go on."""
-        self.run_remote("Setting up…", ["setup", self._host.name])
+        self.run_shown("Setting up…", _SCRIPT, ["setup", self._host.name])
 
     def ended(self, exit_code: int, output: str) -> None:
         """Go on, or say why it has failed."""

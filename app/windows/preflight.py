@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from app.form.setting_text import with_titles
-from app.multi_gpu.plan_summary import INVALID_SETTINGS
 from app.state import AppState
 from app.widgets import theme
 from app.widgets.buttons import Segments, frame, text, wrap_within
@@ -17,7 +16,7 @@ from app.widgets.later import later
 from app.widgets.table import table
 from app.windows.child_program import ProgramWindow
 from modules import ROOT
-from modules.config import ConfigError, TrainConfig, save_config
+from modules.config import ConfigError, TrainConfig
 from modules.files import FileFault, printable, read_text
 from modules.run.exit_codes import INTERRUPTED
 from modules.run.join.join_token import JOIN_TOKEN, generate_token, with_token
@@ -101,18 +100,13 @@ class PreflightWindow(ProgramWindow):
 
     def start(self) -> None:
         """Check the current settings."""
-        config = self.state.draft.config
-        if config is None:
-            self.show_status(INVALID_SETTINGS, theme.BAD)
-            return
-        if self.child is not None:
+        if (config := self.settings()) is None:
             return
         self._advice.configure(text="")
         machine = self.state.place.machine
         self._is_there = machine is not None
         if machine is not None:
-            save_config(config, self.file("config.json"))
-            self._begin(_REMOTE, ["preflight", machine.name, str(self.file("config.json"))])
+            self._begin(_REMOTE, ["preflight", machine.name, self.saved(config)])
             return
         try:
             hosts = self.hosts(config)
@@ -183,9 +177,7 @@ class PreflightWindow(ProgramWindow):
                 self._save("the other machines need this file")
                 self._saved = "" if draft.file is None else f"Saved to {printable(draft.file.name)}. "
             return None if draft.file is None or draft.is_dirty else draft.file.absolute()
-        file = self.file("config.json")
-        save_config(config, file)
-        return file
+        return Path(self.saved(config))
 
     def _show_waiting(self, report: PreflightReport, output: str) -> None:
         """In place of the table: what to start on the other machines, and who has joined."""

@@ -25,6 +25,7 @@ from modules.data.index.images import (
 from modules.data.index.scan import FolderScan, scan_concept
 from modules.files import FileFault, printable, read_bytes
 from modules.files.addresses import is_in_copy
+from modules.files.videos import VIDEO_SUFFIXES
 
 _LARGEST_FILE = 2 << 30  # bytes
 _CAPTION, _MASK = 1, 2  # columns of FolderScan.stamps
@@ -96,6 +97,10 @@ def select_images(header: Header, *, subfolders: bool = True) -> Selection:
         taken[stem] = relative
         size, mtime_ns = stamps[0]
         found.images.append(FoundImage(relative, os.path.join(scan.root, relative), size, mtime_ns))
+    if videos := sum(scan.other_files[suffix] for suffix in VIDEO_SUFFIXES - {".gif"}):  # which are faults
+        are = "1 video is" if videos == 1 else f"{videos:,} videos are"
+        by_hand = f"write NAME{header.ending} for {'it' if videos == 1 else 'each'} by hand"
+        found.notes.append(f"{are} passed over, as only images are looked at: {by_hand}.")
     if overruled:
         found.notes.append(
             f"{overruled} images have a caption in a metadata file, which comes before caption files: set "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,11 +54,11 @@ class LatentSpace:
         return replace(self, mean=mean, std=std, frame_step=frame_step)
 
     def shape(self, width: int, height: int, frames: int = 1) -> torch.Size:
-        """Of the latents of an image or a clip of such a size in pixels."""
+        """Of the latents of an image, or of a clip of 1 + n x `frame_step` frames, of such a size in pixels."""
         places = (height // self.pixels, width // self.pixels)
         if self.frame_step is None:
             return torch.Size((self.channels, *places))
-        return torch.Size((self.channels, 1 + math.ceil((frames - 1) / self.frame_step), *places))
+        return torch.Size((self.channels, 1 + (frames - 1) // self.frame_step, *places))
 
     @torch.no_grad()
     def encode(self, vae: Any, pixels: Tensor, latents: Latents) -> dict[str, Tensor]:

@@ -54,8 +54,6 @@ _GIF_STEP_MS: Final = 100  # of a frame without a duration, as browsers have it
 _RATE_DENOMINATOR: Final = 1001  # of NTSC's rates
 _BT709, _UNKNOWN, _BT601 = 1, 2, 5  # ITU-T H.273, of primaries, transfer and matrix
 _HD_HEIGHT: Final = 720  # pixels, from which colours that a file does not state are BT.709's
-
-
 _TURNS: Final = {1: Image.Transpose.ROTATE_90, 2: Image.Transpose.ROTATE_180, 3: Image.Transpose.ROTATE_270}
 
 

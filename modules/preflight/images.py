@@ -84,11 +84,8 @@ def _differences(
 
 
 def _images(concept: Concept, files: Iterable[str]) -> int:
-    masks = f"{concept.mask_suffix}".lower()
-    return sum(
-        PurePath(name).suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not name.lower().endswith(masks)
-        for name in files
-    )
+    masks, suffixes = concept.mask_suffix.lower(), IMAGE_SUFFIXES | VIDEO_SUFFIXES
+    return sum(PurePath(name).suffix.lower() in suffixes and not name.lower().endswith(masks) for name in files)
 
 
 def _concepts(answer: Answer) -> list[tuple[str, int, str, int]]:

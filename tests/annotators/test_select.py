@@ -55,6 +55,13 @@ def test_replacing_what_metadata_overrules_is_noted(folder: Path) -> None:
     assert found.notes[0].startswith("1 images have a caption in a metadata file")
 
 
+def test_videos_are_passed_over_with_a_word(folder: Path) -> None:
+    for name in ("a.mp4", "b.MOV"):
+        (folder / name).write_bytes(b"a video")
+    found = select(folder)
+    assert found.notes == ["2 videos are passed over, as only images are looked at: write NAME.txt for each by hand."]
+
+
 def test_masks_count_for_masks(folder: Path) -> None:
     assert "masked.png" not in names(select(folder, task="mask"))
     assert "captioned.png" in names(select(folder, task="mask"))

@@ -476,7 +476,7 @@ def test_closing_the_search_stops_its_processes(section: Section, shared_driver:
     opened.start()
     child = opened.child
     assert child is not None
-    opened.again.invoke()
+    opened.button.invoke()
     shared_driver.wait(lambda: opened.child is None, "the end of the search")
     assert opened.status.cget("text") == "Stopped."
     opened.start()

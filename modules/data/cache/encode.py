@@ -46,7 +46,6 @@ _MIN_THREADS: Final = 4  # on a network drive the time goes into waiting, not th
 _MAX_THREADS: Final = 32  # each may hold an image of hundreds of megabytes
 _LEAST_AHEAD = 2  # of long clips, which take as much as all their frames
 _CHANGED = "skipped: the file changed after it was indexed; the next start retries it"
-_PIECE = 1 << 20  # bytes
 
 
 @dataclass
@@ -197,15 +196,12 @@ class Encoder:
 
     def _hash(self, path: str, stamp: tuple[int, int], prepared: _Prepared) -> bytes:
         """As `_read`, of a file that may be too large for memory: its sha256 digest."""
-        hasher, size = hashlib.sha256(), 0
         with open_regular(path) as file:
-            while piece := file.read(_PIECE):
-                hasher.update(piece)
-                size += len(piece)
+            content, size = hashlib.file_digest(file, "sha256").digest(), file.tell()
         if size != stamp[0]:
             raise _FileChanged(_CHANGED)
-        prepared.files.append((path, *stamp, hasher.hexdigest()))
-        return hasher.digest()
+        prepared.files.append((path, *stamp, content.hex()))
+        return content
 
     def _read(self, path: str, stamp: tuple[int, int], prepared: _Prepared) -> tuple[bytes, bytes]:
         """The file's bytes and sha256 digest, recorded in `prepared` under the indexed mtime: if the file is newer by

@@ -18,7 +18,6 @@ from modules.data.rng import SampleRng, hash_uint64, to_unit_interval
 NO_MASK = bytes(32)  # masked_training is off
 WHOLE_MASK = b"\xff" * 32  # the image has no mask and counts fully
 
-
 _FORMAT = "view 1"
 _TEXT_FORMAT = "caption 1"
 _KEY_BYTES = 16

@@ -35,6 +35,7 @@ _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
 _MAX_FAULTS: Final = 20  # listed of one file
 _BEYOND: Final = "\0"  # the column of what is beyond the last one
+_SUFFIXES: Final = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 _LINE_END: Final = re.compile("[\r\n]")
 
 
@@ -245,7 +246,7 @@ def _list(text: str) -> list[Record]:
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(_name(name))[1].lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES
+    return os.path.splitext(_name(name))[1].lower() in _SUFFIXES
 
 
 def _name(cell: str) -> str:

@@ -201,21 +201,19 @@ class _RowBuilder:
         and so on are set, too."""
         sizes = np.zeros((len(self.paths), 2), dtype=np.int32)
         reused = np.zeros(len(self.paths), dtype=np.bool_)
+        may_be_video = self._may_be_video()
         if self.previous.index is not None:
             index = self.previous.index
             stamps = np.stack([index.size, index.mtime_ns], axis=1)
             reused = self._unchanged(stamps, file)
-            if self.scan.takes_videos:  # of an index without videos it is not known whether an image is one
-                reused[reused] = ~self._may_be_video()[reused] | (index.fps[self.previous_row[reused]] > 0)
-            sizes[reused, 0] = index.width[self.previous_row[reused]]
-            sizes[reused, 1] = index.height[self.previous_row[reused]]
+            # of an index without videos it is not known whether an image is one
+            reused[reused] = ~may_be_video[reused] | (index.fps[self.previous_row[reused]] > 0)
+            known = self.previous_row[reused]
+            sizes[reused, 0], sizes[reused, 1] = index.width[known], index.height[known]
             if self.scan.takes_videos:
-                known = self.previous_row[reused]
                 self.frames[reused], self.fps[reused] = index.frames[known], index.fps[known]
                 self.is_steady[reused] = index.is_steady[known]
         changed = np.flatnonzero(~reused).tolist()
-
-        may_be_video = self._may_be_video()
 
         def find(row: int) -> tuple[int, int] | str:
             return self._video_size(row) if may_be_video[row] else self._size(self._file(row), file[row])
@@ -378,8 +376,9 @@ class _RowBuilder:
         """bool [n]: by their names."""
         if not self.scan.takes_videos:
             return np.zeros(len(self.paths), dtype=np.bool_)
+        videos = VIDEO_SUFFIXES | ANIMATION_SUFFIXES
         suffixes = (os.path.splitext(os.fsdecode(path))[1].lower() for path in self.paths)
-        return np.array([each in VIDEO_SUFFIXES | ANIMATION_SUFFIXES for each in suffixes], dtype=np.bool_)
+        return np.array([each in videos for each in suffixes], dtype=np.bool_)
 
     def _video_size(self, row: int) -> tuple[int, int] | str:
         """The size of what may be a video, of which frames and rate are kept."""

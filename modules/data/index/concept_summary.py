@@ -237,8 +237,7 @@ def summarize_concepts(concepts: tuple[Concept, ...], index: Index, *, uses_mask
 
 
 _COLUMNS: Final = (
-    *("width", "height", "bucket", "validation", "caption_state", "caption_place", "mask_file"),
-    *("transparency",),
+    *("width", "height", "bucket", "validation", "caption_state", "caption_place", "mask_file", "transparency"),
     *("frames", "fps", "is_steady"),
 )
 

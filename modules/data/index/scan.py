@@ -32,8 +32,10 @@ from modules.files.videos import VIDEO_SUFFIXES
 
 _CIFAR: Final = re.compile(r"cifar-100?-(python|binary)\.tar\.gz")
 _CIFAR_PAGE: Final = "https://www.cs.toronto.edu/~kriz/cifar.html"
-MASK_ENDS: Final = ("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks")
-_ENDS_OF_MASKS: Final = (*MASK_ENDS, *(f"-masklabel{n}" for n in range(1, 10)))  # OneTrainer's variants
+_MASK_ENDS: Final = (
+    *("-masklabel", "_masklabel", "-mask", "_mask", "-masks", "_masks"),
+    *(f"-masklabel{n}" for n in range(1, 10)),  # OneTrainer's variants
+)
 MASK_FOLDERS: Final = frozenset({"mask", "masks"})
 CONDITIONING_FOLDERS: Final = frozenset({"conditioning", "conditioning_data", "conditioning_images", "control"})
 _CAPTION_FOLDERS: Final = frozenset({"caption", "captions", "text", "texts", "txt"})
@@ -166,10 +168,13 @@ def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) 
     """
     others = () if concept.caption_source == "txt" else OTHER_TEXTS
     others = others[::-1] if concept.caption_source == "label" else others  # a record may have one
-    scan = FolderScan(concept_root(concept), caption_extensions=concept.caption_extensions, other_extensions=others)
-    scan.with_masks = with_masks
-    if with_videos:
-        scan.suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
+    scan = FolderScan(
+        concept_root(concept),
+        caption_extensions=concept.caption_extensions,
+        other_extensions=others,
+        suffixes=IMAGE_SUFFIXES | VIDEO_SUFFIXES if with_videos else IMAGE_SUFFIXES,
+        with_masks=with_masks,
+    )
     pending = list[tuple[str, str, os.stat_result]]()
     shards = list[tuple[str, str]]()  # path, and path below the root
     try:
@@ -197,7 +202,7 @@ def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) 
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
-        below = _scan_folder(scan, folder, prefix, concept, with_masks, shards)
+        below = _scan_folder(scan, folder, prefix, concept, shards)
         if concept.include_subfolders:
             pending.extend(reversed(below))
     unpacked = set[str]()
@@ -208,9 +213,9 @@ def scan_concept(concept: Concept, with_masks: bool, with_videos: bool = False) 
         if relative in unpacked:
             _leave_unread(scan, relative)
         else:
-            _scan_shard(scan, path, relative, concept, with_masks)
+            _scan_shard(scan, path, relative, concept)
     if scan.has_pairs:
-        _pair_masks(scan, with_masks)
+        _pair_masks(scan)
         _pair_captions(scan)
     if concept.caption_source == "label":
         scan.second_captions.clear()  # captions, which are no classes
@@ -243,7 +248,7 @@ def _references_in(root: str, concept: Concept) -> set[tuple[int, int]]:
 
 
 def _scan_folder(
-    scan: FolderScan, folder: str, prefix: str, concept: Concept, with_masks: bool, shards: list[tuple[str, str]]
+    scan: FolderScan, folder: str, prefix: str, concept: Concept, shards: list[tuple[str, str]]
 ) -> list[tuple[str, str, os.stat_result]]:
     """Add the files of one folder to `scan`, and its shards to `shards`; returns its subfolders as (path, prefix of
     relative paths, status)."""
@@ -254,7 +259,7 @@ def _scan_folder(
         scan.problems.append(Problem(folder, f"folder skipped: {error.strerror}"))
         return []
     before = len(scan.paths)
-    subfolders, packed = _scan_entries(scan, found, prefix, concept, with_masks)
+    subfolders, packed = _scan_entries(scan, found, prefix, concept)
     for name in packed:
         is_unpacked = len(scan.paths) > before or os.path.splitext(name)[0] in found
         if is_unpacked:
@@ -265,7 +270,7 @@ def _scan_folder(
 
 
 def _is_mask(mask_suffix: str, name: str) -> bool:
-    return name.endswith(mask_suffix) or os.path.splitext(name)[0].lower().endswith(MASK_ENDS)
+    return name.endswith(mask_suffix) or os.path.splitext(name)[0].lower().endswith(_MASK_ENDS)
 
 
 def _leave_unread(scan: FolderScan, relative: str) -> None:
@@ -274,7 +279,7 @@ def _leave_unread(scan: FolderScan, relative: str) -> None:
         scan.unread_shards.append(relative)
 
 
-def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, with_masks: bool) -> None:
+def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept) -> None:
     """Add the files in a shard, as if it were a folder of that name."""
     try:
         if path.lower().endswith(COMPRESSED_TARS):
@@ -299,12 +304,12 @@ def _scan_shard(scan: FolderScan, path: str, relative: str, concept: Concept, wi
     for folder, found in sorted(folders.items()):
         scan.has_pairs = scan.has_pairs or not _PAIRED_FOLDERS.isdisjoint(folder.lower().split("/"))
         prefix = "".join(f"{each}/" for each in (relative, folder) if each)
-        for name in _scan_entries(scan, found, prefix, concept, with_masks)[1]:
+        for name in _scan_entries(scan, found, prefix, concept)[1]:
             scan.other_files[os.path.splitext(name)[1].lower()] += 1
 
 
 def _scan_entries(
-    scan: FolderScan, found: dict[str, _Entry], prefix: str, concept: Concept, with_masks: bool
+    scan: FolderScan, found: dict[str, _Entry], prefix: str, concept: Concept
 ) -> tuple[list[tuple[str, str, os.stat_result]], list[str]]:
     """Add the files of one folder to `scan`; returns its subfolders as `_scan_folder`, and the names of shards."""
     subfolders: list[tuple[str, str, os.stat_result]] = []
@@ -366,7 +371,7 @@ def _scan_entries(
     captions = _captions_of(scan, prefix, images, texts, found)
     added, stamps = [], list[int]()  # the stamps flat, and both added at once: there may be a million
     for name, stem in images:
-        mask = (found.get(stem + mask_suffix) or beside.get(stem)) if with_masks else None
+        mask = (found.get(stem + mask_suffix) or beside.get(stem)) if scan.with_masks else None
         if mask is not None and mask.name != stem + mask_suffix:
             scan.mask_at[os.fsencode(prefix + name)] = prefix + mask.name
         if (stamp := _image_stamp(scan, found[name], mask)) is not None:
@@ -394,11 +399,11 @@ def _without_raw(scan: FolderScan, images: list[tuple[str, str]], found: Mapping
 
 def _masks_among(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Of images such as NAME_mask.png beside another one of that NAME: (NAME, the mask), the one to use last."""
-    named = [(name, stem) for name, stem in images if stem.lower().endswith(_ENDS_OF_MASKS)]
+    named = [(name, stem) for name, stem in images if stem.lower().endswith(_MASK_ENDS)]
     if not named:
         return []
     stems = {stem for _, stem in images}
-    ends = _ENDS_OF_MASKS[::-1]
+    ends = _MASK_ENDS[::-1]
     pairs = [(stem[: -len(end)], name) for end in ends for name, stem in named if stem.lower().endswith(end)]
     return [(stem, name) for stem, name in pairs if stem in stems]
 
@@ -450,7 +455,7 @@ def _with_lower_suffix(name: str) -> str:
     return stem + suffix.lower()
 
 
-def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
+def _pair_masks(scan: FolderScan) -> None:
     """Images in folders such as masks/ that have the name of another image are its masks, and no images themselves;
     with masks, those in folders such as conditioning/, too, as kohya's scripts have it."""
     rows = {row: path for row, path in enumerate(map(os.fsdecode, scan.paths)) if _in_folder(path, _MASKS_AND_MORE)}
@@ -468,12 +473,12 @@ def _pair_masks(scan: FolderScan, with_masks: bool) -> None:
             scan.lost_masks.append(path)
             dropped.add(row)
         dropped.update([row] if owners else [])
-        if owners and _in_folder(path, CONDITIONING_FOLDERS) and not with_masks:
+        if owners and _in_folder(path, CONDITIONING_FOLDERS) and not scan.with_masks:
             scan.conditioning.append(path)
             continue
         if owners or row in dropped:
             scan.add_mask(path)
-        for owner in owners if with_masks else ():
+        for owner in owners if scan.with_masks else ():
             number = numbers[os.fsencode(owner)]
             mask, image = os.path.join(scan.root, path), os.path.join(scan.root, owner)
             if stamps[number, 2, 0] >= 0:

@@ -24,15 +24,18 @@ _PAIRS: Final = (
 
 def references_of(process: Mapping[str, object]) -> ReferenceFacts | None:
     """Of a model that edits images, and that Tandem has: then `control_path` is imported."""
-    model = process.get("model")
-    return reference_facts(known_family(model.get("arch") if isinstance(model, Mapping) else None))
+    return reference_facts(_family_of(process))
 
 
 def clip_step_of(process: Mapping[str, object]) -> int | None:
     """Of a model of videos that Tandem has: its clips have 1 + a multiple of it."""
-    model = process.get("model")
-    facts = all_facts().get(str(known_family(model.get("arch") if isinstance(model, Mapping) else None)))
+    facts = all_facts().get(_family_of(process) or "")
     return facts.clips.step if facts and facts.clips else None
+
+
+def _family_of(process: Mapping[str, object]) -> str | None:
+    model = process.get("model")
+    return known_family(model.get("arch") if isinstance(model, Mapping) else None)
 
 
 def other_training(process: Mapping[str, object]) -> Iterator[str]:

@@ -36,11 +36,6 @@ class Hardware(Devices):
         """Its GPUs, numbered in their order there, as a launch plan takes them."""
         return [Gpu(number, gpu.name, gpu.memory_mib, "") for number, gpu in enumerate(self.gpus)]
 
-    @property
-    def date(self) -> str:
-        """When it has said so, for people here."""
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
-
     def __str__(self) -> str:
         """In a sentence: "beta has 2 x H100 (80 GiB), 64 CPU cores and 503 GiB of memory (2026-11-29 13:20)."."""
         if self.is_cluster:
@@ -50,7 +45,7 @@ class Hardware(Devices):
         parts = [*([self.named] if self.gpus else []), f"{self.cores} CPU core{'s' * (self.cores != 1)}"]
         parts += [f"{self.memory_mib / 1024:.0f} GiB of memory"] if self.memory_mib else []
         listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-        return f"{self.name} has {listed} ({self.date})."
+        return f"{self.name} has {listed} ({time.strftime('%Y-%m-%d %H:%M', time.localtime(self.at))})."
 
 
 def _file(name: str) -> Path:
@@ -59,8 +54,8 @@ def _file(name: str) -> Path:
 
 def keep_hardware(host: Host, devices: Devices) -> None:
     """Keep what a machine has said of its devices now; a full disk is no error, as it can be asked again."""
-    known = Devices.model_validate(devices.model_dump(include=set(Devices.model_fields)))
-    found = Hardware(**known.model_dump(), name=host.name, target=host.target, port=host.port, at=time.time())
+    known = devices.model_dump(include=set(Devices.model_fields))
+    found = Hardware(**known, name=host.name, target=host.target, port=host.port, at=time.time())
     with suppress(OSError):
         write_private_json(_file(host.name), found.model_dump())
 
@@ -68,20 +63,16 @@ def keep_hardware(host: Host, devices: Devices) -> None:
 def known_hardware(host: Host) -> Hardware:
     """What the machine has said last, of which `at` is 0 if that was never, or under another address; or if it is the
     login node of a cluster, where no run trains."""
+    unknown = Hardware(
+        gpus=[], cores=1, name=host.name, target=host.target, port=host.port, at=0, is_cluster=bool(host.slurm)
+    )
     if host.slurm:
-        return unknown_hardware(host)
+        return unknown
     try:
         found = validate_record(Hardware, read_private_json(_file(host.name)))
     except (OSError, FileFault):
-        return unknown_hardware(host)
-    is_its = (found.name, found.target, found.port) == (host.name, host.target, host.port)
-    return found if is_its else unknown_hardware(host)
-
-
-def unknown_hardware(host: Host) -> Hardware:
-    """Of a machine that was not asked yet."""
-    is_cluster = bool(host.slurm)
-    return Hardware(gpus=[], cores=1, name=host.name, target=host.target, port=host.port, at=0, is_cluster=is_cluster)
+        return unknown
+    return found if (found.name, found.target, found.port) == (host.name, host.target, host.port) else unknown
 
 
 def forget_hardware(name: str) -> None:

@@ -216,13 +216,16 @@ def start_there(
     needs_backup: bool = True,
 ) -> None:
     """Start the run of this folder, and have the `others` join it; asked again with the same `start_id`, it is the same
-    one. On a cluster Slurm is to start it, with the options of the machine and those `given` besides.
+    one. On a cluster Slurm is to start it, with the options of the machine and those `given` besides. It has the
+    shortest limit of hours of the machines, and the command of the first is kept for its end.
 
     What of the `pushes` somebody has removed there meanwhile is sent again. A resumed one that has no backup there
     begins again if it needs none. Raises TandemError.
     """
+    keep_command(start_id, host)
     for each, push in zip(others, pushes[1:], strict=True):
         with_reconnects(each, echo, push.send)
+    limit = _limit_of(config, together(host, others))
     more = {"joining": ",".join(each.name for each in others)} if others else {}
 
     def begin(link: Link) -> None:
@@ -235,7 +238,7 @@ def start_there(
             machine=host.name,
             id=start_id,
             config=config_there(config, host, home, folder.name),
-            arguments=to_arguments({**flags, **more, "trust_code": is_trusted(config)}),
+            arguments=to_arguments({**flags, **limit, **more, "trust_code": is_trusted(config)}),
             python=host.python or DEFAULT_PYTHON,
             token=token,
             variables=hostname_variable(host.name) if others else {},
@@ -263,7 +266,7 @@ def check_job(config: TrainConfig, host: Host, given: Sequence[str]) -> None:
         plan_jobs(config, request_of_words([*host.slurm, *given], config))
 
 
-def limit_of(config: TrainConfig, host: Host) -> dict[str, object]:
+def _limit_of(config: TrainConfig, host: Host) -> dict[str, object]:
     """The flag of a start on a machine with a limit of hours; {} without one, or if the config's own is as short."""
     minutes = 60 * host.stop_after
     own = config.max_minutes
@@ -420,10 +423,9 @@ class _Attendant:
         name = "" if resumes else self._folder.name
         pushes = send_data(config, self._host, name, self._say, self._share, self._others)
         self._tell(id=new_start_id(resumes=resumes), said="Starting there.", done=None)
-        keep_command(self._copy.id, self._host)
-        flags = limit_of(config, together(self._host, self._others))
+        flags = dict[str, object]()
         if self._copy.queued and resumes and "device_ids" not in own_settings(self._host):
-            flags |= {"set": [f"device_ids={json.dumps(config.device_ids)}"]}  # which may be chosen while it waits
+            flags = {"set": [f"device_ids={json.dumps(config.device_ids)}"]}  # which may be chosen while it waits
         start_there(
             *(self._folder, config, self._host, self._copy.id, flags, self._token, pushes, self._say, self._others),
             needs_backup=not self._copy.queued,
@@ -460,6 +462,15 @@ class NotReady:
     why: str
 
 
+def not_ready(host: Host) -> NotReady | None:
+    """Whether a run can be started on a machine as it is now: None. Raises HostError."""
+    try:
+        why = why_not_set_up(host)
+    except (UnknownKey, ChangedKey, KeyRefused):
+        return NotReady(host.name, "")
+    return NotReady(host.name, why) if why else None
+
+
 def begin(
     config: TrainConfig, machine: str, *, sends_token: bool, joined: Sequence[str] = ()
 ) -> tuple[RunFolder, Popen[bytes]] | NotReady:
@@ -476,12 +487,8 @@ def begin(
     if config.run_name is not None:
         _remove_unsent(RunFolder(Path(config.runs_dir) / config.run_name))
         check_run_name_free(Path(config.runs_dir), config.run_name)
-    for each in [host, *others]:
-        try:
-            if why := why_not_set_up(each):
-                return NotReady(each.name, why)
-        except (UnknownKey, ChangedKey, KeyRefused):
-            return NotReady(each.name, "")
+    if lacks := next(filter(None, map(not_ready, [host, *others])), None):
+        return lacks
     folder = RunFolder(RunFolder.create(config).path.absolute())
     names = [each.name for each in others]
     mark_copy(folder, Copy(machine=machine, stage="sending", attended=True, sends_token=sends_token, joined=names))

@@ -205,7 +205,8 @@ def _read_names(concept: Concept, root: str, names: Iterable[str], *, with_texts
     """Of the files in a folder of images those that a run reads: images, shards of them, and the texts of its caption
     source."""
     bases = {name: os.path.basename(name).lower() for name in names}
-    images = {name for name, base in bases.items() if os.path.splitext(base)[1] in IMAGE_SUFFIXES | VIDEO_SUFFIXES}
+    suffixes = IMAGE_SUFFIXES | VIDEO_SUFFIXES
+    images = {name for name, base in bases.items() if os.path.splitext(base)[1] in suffixes}
     unpacked = {os.path.dirname(name) for name in images if not name.endswith(concept.mask_suffix)}
     stems = {part for name in images for part in (bases[name], os.path.splitext(bases[name])[0])}
     for name, base in bases.items():

@@ -133,10 +133,9 @@ def _smallest_device(config: TrainConfig, machine: Hardware | None = None) -> tu
     gpus = [] if config.device == "cpu" else [gpu for gpu in found if gpu.memory_mib]
     if config.device_ids is not None:
         gpus = [gpu for place, gpu in enumerate(gpus) if place in config.device_ids] or gpus
-    if not gpus and machine is None:
-        return usable_memory_mib().total * MIB, "this machine (no GPU)"
-    if not gpus and machine is not None:
-        return machine.memory_mib * MIB, f"{machine.name} (no GPU)"
+    if not gpus:
+        memory_mib = usable_memory_mib().total if machine is None else machine.memory_mib
+        return memory_mib * MIB, f"{'this machine' if machine is None else machine.name} (no GPU)"
     least = min(gpus, key=lambda gpu: gpu.memory_mib)
     size = math.ceil(least.memory_mib / 1024)
     where = "" if machine is None else f" on {machine.name}"
