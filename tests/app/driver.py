@@ -194,16 +194,18 @@ class Driver:
     def click_really(self, widget: tk.Misc) -> None:
         """Click the middle of a widget with the X server's pointer, as bindings of parents and of "all" see it, too."""
         self.settle()
-        x = widget.winfo_rootx() + widget.winfo_width() // 2
-        y = widget.winfo_rooty() + widget.winfo_height() // 2
-        self._xdotool("mousemove", str(x), str(y), "click", "1")
+        self._click_middle(widget)
 
     def click_button(self, label: str) -> None:
         """Click the button with this label in the topmost dialog, or else in the window."""
-        self.settle()  # what is to be drawn again has other buttons then
-        places: list[tk.Misc] = [self.window, *self.dialogs()]
+        places: list[tk.Misc] = [self.window, *self.dialogs()]  # which settles: what is drawn again has other buttons
         found = [one for one in everything(places[-1]) if hasattr(one, "invoke") and one.cget("text") == label]
-        self.click_really(next(one for one in found if one.winfo_viewable()))
+        self._click_middle(next(one for one in found if one.winfo_viewable()))  # with no event in between
+
+    def _click_middle(self, widget: tk.Misc) -> None:
+        x = widget.winfo_rootx() + widget.winfo_width() // 2
+        y = widget.winfo_rooty() + widget.winfo_height() // 2
+        self._xdotool("mousemove", str(x), str(y), "click", "1")
 
     def wheel_over(self, widget: tk.Misc, notches: int) -> None:
         """Turn the wheel down, or up by a negative number, over the top of a widget, with the X server's pointer."""

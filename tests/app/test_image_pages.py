@@ -653,6 +653,7 @@ def test_findings_and_suggestions_are_a_click_away_and_undone(
     before = driver.draft.data
 
     def click(label: str) -> None:
+        driver.wait(lambda: pages(section).is_complete, "the folders are read, which draws the findings again")
         section.scroll.see(section.findings.frame)
         driver.click_button(label)
 
@@ -679,7 +680,6 @@ def test_findings_and_suggestions_are_a_click_away_and_undone(
     click("Show problems")
     driver.wait(lambda: section.page == "problems", "the problems")
     section.turn_to("folders")
-    driver.wait(lambda: pages(section).is_complete, "the folders are read, which draws the findings again")
     driver.settle()
     click("Write captions")
     driver.wait(lambda: driver.window.section == "tools", "the page that writes captions")

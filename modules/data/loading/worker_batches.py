@@ -120,7 +120,7 @@ def _new_slots(number: int) -> Tensor | None:
 
 
 def received(loading: Loading) -> Iterator[Batch]:
-    items = iter(loading)
+    items = _started(loading)
     assert isinstance(loading.dataset, _Requested)
     slots = loading.dataset.slots
     try:
@@ -133,6 +133,17 @@ def received(loading: Loading) -> Iterator[Batch]:
         if isinstance(failure, TandemError) or "DataLoader worker" not in str(failure):
             raise
         raise LoaderWorkerDied(f"A loader process ended unexpectedly: {failure}", _advice(items)) from failure
+
+
+def _started(loading: Loading) -> Iterator[Received]:
+    """The loader's iterator; its workers collect no garbage of this process before `prepare_worker`."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return iter(loading)
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _advice(items: object) -> str:
@@ -218,7 +229,8 @@ class _Unreadable(Dataset["Received"]):
 def prepare_worker(_worker: int) -> None:
     """The worker_init_fn of the DataLoader."""
     ignore_foreign_sigterm()
-    gc.enable()  # which is off while a spawned process imports
+    gc.freeze()  # what the trainer left: the threads that a process group in it would wait for are not in a fork
+    gc.enable()  # which is off while workers start
     Finalize(None, _leave_at_once, exitpriority=_AFTER_QUEUES)
 
 

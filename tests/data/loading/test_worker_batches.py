@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -15,13 +16,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from modules.config import TandemError, TrainConfig
+from modules.config import DataError, TandemError, TrainConfig
 from modules.data.batch import Batch, MicroBatch
 from modules.data.loading.worker_batches import (
     MicroBatchReader,
     MicroBatchSampler,
     _advice,
     data_loader,
+    received,
     worker_obstacle,
 )
 from modules.families._by_name import family_class
@@ -53,6 +55,36 @@ def test_a_new_process_loads_the_file_of_a_family_class_before_its_functions(tmp
     file = Path(shutil.copy(TINY, tmp_path / "my_own_family.py"))
     received: Any = ForkingPickler.loads(sent(file))
     assert received.data.transform.__module__ == "tandem_family_my_own_family"
+
+
+class Collects(MicroBatchReader):
+    def batch(self, micro_batch: MicroBatch) -> Batch:
+        gc.collect()
+        raise DataError("collected")
+
+
+class LeftBehind:
+    """Unreachable, and not yet collected: as a process group, whose end in a fork waits for threads that it lacks."""
+
+    def __init__(self) -> None:
+        self.me, self.process = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.process:
+            os._exit(1)
+
+
+def test_a_forked_worker_does_not_collect_what_the_trainer_left() -> None:
+    settings = TrainConfig(loader_workers=1, pin_memory=False, persistent_workers=False)
+    request = MicroBatch((0,), (0,), (1.0,), is_last_of_step=True, step_samples=1)
+    gc.disable()
+    try:
+        LeftBehind()
+        with pytest.raises(DataError, match="collected"):
+            next(received(data_loader(settings, Collects(), MicroBatchSampler(1, iter([request])))))
+        assert not gc.isenabled(), "it is left as it was"
+    finally:
+        gc.enable()
 
 
 def test_what_fails_while_a_new_process_reads_its_data_is_the_error(tmp_path: Path) -> None:
