@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = str(ROOT / "tests" / "tiny_family.py")
 
 
-LATER_VERSIONS = ("before_0_2", "version_0_2")  # in tests/fixtures, of the same make.py
+LATER_VERSIONS = ("before_0_2", "version_0_2", "version_0_3")  # in tests/fixtures, of the same make.py
 
 
 def copy_of_version(version: str, folder: Path) -> None:
@@ -39,7 +39,7 @@ def copy_of_version(version: str, folder: Path) -> None:
     fixtures = ROOT / "tests" / "fixtures"
     shutil.copytree(fixtures / version, folder)
     for name in ("images", "tiny_sd"):
-        shutil.copytree(fixtures / "version_0_1" / name, folder / name)
+        shutil.copytree(fixtures / "version_0_1" / name, folder / name, dirs_exist_ok=True)
     for file in folder.rglob("*.json*"):
         if "/FIXTURE" in (text := file.read_text()):
             file.write_text(text.replace("/FIXTURE", folder.as_posix()))
