@@ -33,6 +33,7 @@ _CLICK_A_ROW: Final = "Click a row to read all of it, and what to do about it."
 _EXPLAINED: Final = {
     "all-reduce": "All-reduce: every process gets the sum over all processes, as for the gradients in each step.",
     "pairs": "Each pair of processes exchanges data, to find a slow or broken connection.",
+    "speed": "All processes multiply matrices at the same time; a slow one holds up the others (“Load balancing”).",
 }
 _TABLE_HEIGHT, _ADVICE_HEIGHT = 320, 64  # unscaled; of three lines, longer ones take room from the table
 _LEAST_TABLE_HEIGHT: Final = 120

@@ -17,7 +17,7 @@ from modules.distributed.startup.rendezvous import GroupError, Log, members
 from modules.distributed.startup.store import open_store
 from modules.files import printable
 from modules.machine import hostname, set_hostname
-from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports, versions
+from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports, speed, versions
 from modules.preflight.coordinator import Context, Coordinator, PreflightOptions, Task, answer_tasks
 from modules.run.launch.rank_env import RankEnv
 from modules.run.preflight_report.report import Cell, PreflightReport
@@ -46,6 +46,7 @@ CHECKS = (
     Check("all-reduce", all_reduce.check, (all_reduce.all_reduce,), needs_group=True),
     Check("pairs", pairs.check, (pairs.exchange,), needs_group=True),
     Check("GPUs", gpus.check, (gpus.query_gpus,)),
+    Check("speed", speed.check, (speed.measure_speed,)),
     Check("disk", disk.check, (disk.probe_disk, disk.set_marker, disk.sees_marker)),
     Check("images", images.check, (images.list_images, images.hash_images)),
     Check("loader", loader.check, (loader.measure_loader,)),

@@ -20,7 +20,7 @@ from modules.config import DataError, TrainConfig
 from modules.data.index.build import build_index
 from modules.distributed.startup.member import Member
 from modules.files.addresses import VARIABLE, copy_of
-from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports
+from modules.preflight import all_reduce, clocks, disk, gpus, images, loader, pairs, ports, speed
 from modules.preflight.coordinator import Context, Coordinator, run_task
 from modules.run.preflight_report.report import Cell, PreflightReport
 from tests import points
@@ -195,6 +195,36 @@ def test_gpus_without_peer_access() -> None:
     link = {"first": 0, "second": 1, "label": "SYS", "peer_access": False}
     (cell,) = gpus.judge("alpha", {"names": ["A", "A"], "health": [GPU], "links": [link]})
     assert (cell.colour, cell.value) == ("yellow", "no peer access between 0 and 1")
+
+
+def test_a_rank_says_how_fast_it_computes(tmp_path: Path) -> None:
+    assert 0 < cast(float, speed.measure_speed(context(tmp_path))["tflops"]) < 100  # of a CPU
+
+
+@pytest.mark.parametrize(
+    ("settings", "beta", "colour", "advice"),
+    [
+        ({}, 95.0, "green", ""),
+        (
+            {"global_batch_size": 24},
+            50.0,
+            "yellow",
+            "balance: auto the ranks would take 16 + 8 of 24 samples, about 1.5 x",
+        ),
+        ({"global_batch_size": 2}, 50.0, "yellow", "A step of 2 samples cannot be shared better than equally"),
+        ({"global_batch_size": 24, "balance": "auto"}, 50.0, "yellow", "With balance: auto the ranks take 16 + 8"),
+        ({"global_batch_size": 24, "balance": [1, 2]}, 50.0, "yellow", "8 + 16 of 24 samples, about 0.8 x"),
+        ({"global_batch_size": 24, "sync_batch_norm": True}, 50.0, "yellow", "With balance: [2, 1] the ranks"),
+    ],
+)
+def test_unequal_gpus_are_told_what_balance_gains(
+    settings: dict[str, Any], beta: float, colour: str, advice: str
+) -> None:
+    config = TrainConfig.model_validate({"precision": "bf16", **settings})
+    cell = speed.judge(config, {ALPHA: 100.0, BETA: beta}, is_cpu=False)
+    assert (cell.colour, advice in cell.advice) == (colour, True), cell.advice
+    if colour == "yellow":
+        assert (cell.where, cell.value) == ("rank 1 on beta", "50 TFLOP/s in bf16; rank 0 on alpha 100 TFLOP/s")
 
 
 def test_an_error_of_a_task_is_an_answer() -> None:
