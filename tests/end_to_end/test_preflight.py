@@ -165,12 +165,22 @@ def starts(
 
 
 @needs_hosts
-def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
+def test_torchrun_by_hand_on_two_hosts_finds_the_network_cards_and_a_slow_cable(config: Path, tmp_path: Path) -> None:
+    """Nothing there resolves a host's own name to its address on the cable; and both have the same name."""
     with two_hosts(rate="100mbit") as hosts:
-        both = starts(hosts, tmp_path, "--config", str(config))
+        meet = ["--nnodes=2", "--nproc_per_node=1", f"--master_addr={hosts[0].address}", "--master_port=29611"]
+        test = [PREFLIGHT, "--config", str(config), "--json", str(tmp_path / "report.json")]
+        both = [
+            host.start(
+                [sys.executable, "-m", "torch.distributed.run", *meet, f"--node_rank={number}", *test], environment()
+            )
+            for number, host in enumerate(replace(each, name="twin") for each in hosts)
+        ]
         output = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
     assert [each.returncode for each in both] == [0, 0], output
-    found = cells(tmp_path / "alpha.json")
+    twins = [f"rank {rank} on twin ({host.address})" for rank, host in enumerate(hosts)]
+    assert all(f"{' and '.join(twins)}; formed in" in " ".join(text.split()) for text in output)
+    found = cells(tmp_path / "report.json")
     assert by_check(found) == {
         "group": "green",
         "versions": "green",
@@ -190,24 +200,6 @@ def test_two_hosts_on_a_slow_cable(config: Path, tmp_path: Path) -> None:
     assert 5 < float(shown) < 14  # 100 Mbit are 12.5 MB, and a burst
     assert any(cell.value == "one folder, shared by all hosts" for cell in found)
     assert all(text.rstrip().endswith("Ready to train (1 note).") for text in output)  # both hosts show the table
-
-
-@needs_hosts
-def test_torchrun_by_hand_on_two_hosts_finds_the_network_cards(tmp_path: Path) -> None:
-    """Nothing there resolves a host's own name to its address on the cable; and both have the same name."""
-    with two_hosts() as hosts:
-        meet = ["--nnodes=2", "--nproc_per_node=1", f"--master_addr={hosts[0].address}", "--master_port=29611"]
-        both = [
-            host.start(
-                [sys.executable, "-m", "torch.distributed.run", *meet, f"--node_rank={number}", PREFLIGHT],
-                environment(),
-            )
-            for number, host in enumerate(replace(each, name="twin") for each in hosts)
-        ]
-        output = [each.communicate(timeout=HANGS_AFTER_S)[0] for each in both]
-    assert [each.returncode for each in both] == [0, 0], output
-    twins = [f"rank {rank} on twin ({host.address})" for rank, host in enumerate(hosts)]
-    assert all(f"{' and '.join(twins)}; formed in" in " ".join(text.split()) for text in output)
 
 
 @needs_hosts

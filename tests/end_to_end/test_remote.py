@@ -136,7 +136,7 @@ def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, t
 
 
 def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) -> None:
-    """One that is followed over a broken connection, and stopped."""
+    """One that is followed over a broken connection, and stopped; test_remote_machines resumes one."""
     slow = config.model_copy(
         update={"run_name": "long", "max_steps": 5000, "epochs": 5000, "family_options": {"slow_step_s": 0.1}}
     )
@@ -161,20 +161,7 @@ def a_long_run(server: SshServer, config: TrainConfig, here: Path, place: Path) 
         seen += lines
         assert follow.wait(300) == 130, seen
     copy = Run(RunFolder(here / "runs" / "long"))
-    before = len(copy.losses)
-    assert 0 < before < 5000
-    remote(here, "start", "beta", "long", "--resume")
-    with subprocess.Popen(
-        [*REMOTE, "follow", "beta", "long"], cwd=here, stdout=-1, stderr=-2, encoding="utf-8"
-    ) as follow:
-        while len(Run(copy.folder).losses) < before + 3:
-            assert follow.poll() is None
-            time.sleep(0.2)
-        remote(here, "stop", "beta", "long")
-        said = follow.communicate()[0]
-        assert follow.returncode == 130, said
-    resumed = Run(copy.folder)
-    assert before + 3 <= len(resumed.losses) < 5000
+    assert 0 < len(copy.losses) < 5000
     remote(here, "pull", "beta", "long")
     assert copy.state.position.step > 0
     remote(here, "clean", "beta", "long", "--yes")
