@@ -171,6 +171,8 @@ def add_entry(options: argparse.Namespace) -> int:
     entry = queue.add(config, devices, hosts=hosts, first=options.first, **there)
     if config.run_name not in (None, entry.name):
         echo(f"Note: {config.run_name} is taken, so this run is named {entry.name}.")
+    if entry.resources.devices != entry.devices:
+        echo(f"Note: its settings ask for fewer GPUs, so it takes {entry.devices_text}; --multi_gpu is for all.")
     number = next(number for number, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
     where = f" for {entry.place}" if entry.place else ""
     echo(f"Entry {entry.title} waits{where} at place {number} of {queue.runs_dir}.")

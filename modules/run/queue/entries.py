@@ -48,9 +48,9 @@ class Resources(NamedTuple):
 class Entry(Record):
     """One config in the queue; times are seconds since 1970. `devices`, `hosts` and `place` are as in `Resources`.
 
-    Without `devices`, `gpus` is how many it needs here (None: all), and `given` the indices of those that its run has
-    got. `sends_token`: its run at the place gets the HF_TOKEN of whoever starts it. `reason` is how it ended, `waits`
-    what is in its way, as the process that works off the queue has last found it.
+    `gpus` is how many it needs here (None: all of `devices`, or of this machine), `given` the indices of those that its
+    run has got if `devices` names none. `sends_token`: its run at the place gets the HF_TOKEN of whoever starts it.
+    `reason` is how it ended, `waits` what is in its way, as the process that works off the queue has last found it.
     """
 
     number: _Number
@@ -107,14 +107,15 @@ class Entry(Record):
 
     @property
     def resources(self) -> Resources:
-        """What its run takes; of one that waits for any GPUs, all of them."""
-        return Resources(self.devices or self.given, self.hosts, self.place)
+        """What its run takes, of one that waits for any GPUs all of them; one process takes the first of `devices`."""
+        devices = self.given if self.devices is None else self.devices[: self.gpus]
+        return Resources(devices, self.hosts, self.place)
 
     @property
     def devices_text(self) -> str:
         """What it takes, for people: "any 1" as long as it waits for one, then its index; "all", "0,1", "all + beta"
         with a machine that it starts, "beta: all" on one."""
-        indices = self.devices or self.given
+        indices = self.resources.devices
         any_of = "all" if self.gpus is None else f"any {self.gpus}"
         devices = " + ".join([any_of if indices is None else ",".join(map(str, indices)), *self.hosts])
         return f"{self.place}: {devices}" if self.place else devices

@@ -89,7 +89,7 @@ def test_an_entry_is_a_copy(
     assert config.concepts[0].path == str(tmp_path / "images")
     assert Path(config.cache_dir) == tmp_path / "cache"
     assert config.device_ids is None, "there are none beside device=cpu"
-    assert run_queue.main(["add", str(file), "--devices", "any"]) == 0
+    assert run_queue.main(["add", str(file), "--set", "device_ids=[5]", "--devices", "any"]) == 0
     assert run_queue.main(["devices", "2", "any"]) == 0
     assert [entry.devices_text for entry in queue.read().waiting] == ["0,1", "all", "any 1"], "the last on any device"
 
