@@ -36,8 +36,11 @@ EXAMPLES = """examples:
     python scripts/run_queue.py add cats.yaml --set learning_rate=1e-4 --run_name cats-slow
     python scripts/run_queue.py add dogs.yaml
     python scripts/run_queue.py run
-  two at the same time, each on its own GPU:
-    python scripts/run_queue.py add cats.yaml --devices 0
+  two at the same time on a machine with several GPUs, each on the next free one:
+    python scripts/run_queue.py add cats.yaml
+    python scripts/run_queue.py add dogs.yaml
+  one on the next two free GPUs, one on GPU 1 only:
+    python scripts/run_queue.py add cats.yaml --multi_gpu --set world_size=2
     python scripts/run_queue.py add dogs.yaml --devices 1
   one on this machine and another one, which it starts over ssh:
     python scripts/run_queue.py add cats.yaml --hosts beta
@@ -52,6 +55,7 @@ exit codes: 0 done (of `run`: every run finished), 2 a mistake in the command, 3
 written; of `run` also 130 or 143 stopped (the current run waits again, with a backup), 138 paused
 """
 _LEAVE = "Leave one out"
+_ANY = "any: those that are free, as many as its settings ask for"
 PLACES = {"first": 0, "last": MOST_ENTRIES}
 STEPS = {"up": -1, "down": 1}
 
@@ -86,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset")
     add.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="override a setting")
     add.add_argument("--run_name", metavar="NAME", help="name of the run; if it is taken, a number is added")
-    add.add_argument("--devices", metavar="0,1", help="the GPUs that it needs (default: device_ids; without it, all)")
+    add.add_argument("--devices", metavar="0,1", help=f"the GPUs that it needs, or {_ANY} (default: device_ids)")
     add.add_argument(
         "--hosts",
         metavar="NAME,NAME",
@@ -112,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     move.add_argument("place", metavar="PLACE", help="first, last, up, down, or a place from 1")
     devices = action("devices", "choose the GPUs of an entry that waits")
     devices.add_argument("entry", metavar="ENTRY", help="its number or its run's name")
-    devices.add_argument("devices", metavar="DEVICES", help="the indices of its GPUs, such as 0,1, or all")
+    devices.add_argument("devices", metavar="DEVICES", help=f"the indices of its GPUs, such as 0,1, or {_ANY}")
     remove = action("remove", "remove entries; the folders of their runs stay")
     remove.add_argument("entry", nargs="+", metavar="ENTRY", help="its number or its run's name")
     remove.add_argument("--stop", action="store_true", help="one that runs, too: its run stops after a backup")
@@ -155,17 +159,20 @@ def add_entry(options: argparse.Namespace) -> int:
         raise ConfigError("--on and --hosts are both given, and a run on another machine trains there alone", _LEAVE)
     if options.send_token and place is None:
         raise ConfigError("--send_token is given without --on, and a run here has the token anyway", _LEAVE)
+    devices = None if options.devices is None else parse_devices(options.devices)
+    named += ["device_ids=null"] if options.devices is not None and devices is None else []
     config = resolved_config(options.config, [*options.set, *named], len(hosts))
     allow_code(config, trust=options.trust_code)  # nobody can be asked at night
     draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)
-    devices = None if options.devices is None else parse_devices(options.devices)
     if place is not None and (note := check_startable(queue, config, place)):
         echo(f"Note: {note}")
     there = {} if place is None else {"place": place.name, "sends_token": options.send_token}
     entry = queue.add(config, devices, hosts=hosts, first=options.first, **there)
     if config.run_name not in (None, entry.name):
         echo(f"Note: {config.run_name} is taken, so this run is named {entry.name}.")
+    if entry.resources.devices != entry.devices:
+        echo(f"Note: its settings ask for fewer GPUs, so it takes {entry.devices_text}; --multi_gpu is for all.")
     number = next(number for number, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
     where = f" for {entry.place}" if entry.place else ""
     echo(f"Entry {entry.title} waits{where} at place {number} of {queue.runs_dir}.")
@@ -178,7 +185,8 @@ def add_entry(options: argparse.Namespace) -> int:
 def show_list(options: argparse.Namespace) -> int:
     """`list`."""
     queue = queue_of(options)
-    found, has_runner = queue.read(), queue.has_runner()
+    has_runner = queue.has_runner()
+    found = queue.read().as_seen(has_runner=has_runner)
     if options.json:
         data = {"has_runner": has_runner, **found.model_dump(mode="json")}
         for entry in data["entries"]:
@@ -210,7 +218,8 @@ def _about(entry: Entry) -> str:
     at = entry.ended or (entry.started if entry.state == "running" else entry.added)
     verb = {"waiting": "added", "running": "since"}.get(entry.state, "at")
     code = f" (exit code {entry.exit_code})" if entry.state == "failed" and entry.exit_code is not None else ""
-    reason = f"  {entry.reason.splitlines()[0]}{code}" if entry.reason else ""
+    said = entry.waits or entry.reason
+    reason = f"  {said.splitlines()[0]}{code}" if said else ""
     return f"{verb} {time.strftime('%d %b %H:%M', time.localtime(at or 0))}{reason}"
 
 
@@ -233,9 +242,8 @@ def move_entry(options: argparse.Namespace) -> int:
 
 def set_devices(options: argparse.Namespace) -> int:
     """`devices`."""
-    is_all = options.devices.strip().lower() == "all"
     (number,) = numbers_of(options)
-    queue_of(options).set_devices(number, None if is_all else parse_devices(options.devices, "DEVICES"))
+    queue_of(options).set_devices(number, parse_devices(options.devices, "DEVICES"))
     return FINISHED
 
 

@@ -10,15 +10,15 @@ from app.widgets.buttons import Entry, add_tooltip, handler, text
 from modules.config import ConfigError
 from modules.run.queue import entries
 
-_ALL = "all"
+_ANY = "any"
 _HELP = (
-    "The GPUs that the selected entry waits for, such as 0,1; empty for all. Entries with different GPUs run at the "
-    "same time."
+    "The GPUs that the selected entry waits for, such as 0,1; empty for any: it gets as many as its settings ask for "
+    "once they are free. Entries with different GPUs run at the same time."
 )
 
 
 class DevicesField(tk.Frame):
-    """`chosen` gets an entry's number and other GPUs (None: all), `refused` why what was typed cannot be."""
+    """`chosen` gets an entry's number and other GPUs (None: any), `refused` why what was typed cannot be."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class DevicesField(tk.Frame):
         self._chosen, self._refused = chosen, refused
         self._entry: entries.Entry | None = None
         text(self, "GPUs", "small", colour=theme.MUTED, bg=theme.WINDOW).pack(side="left", padx=(0, theme.px(6)))
-        self.control = Entry(self, lambda typed: None, left=self.take, bg=theme.WINDOW, width=84, placeholder=_ALL)
+        self.control = Entry(self, lambda typed: None, left=self.take, bg=theme.WINDOW, width=84, placeholder=_ANY)
         self.control.pack(side="left")
         for key in ("<Return>", "<KP_Enter>"):
             self.control.line.bind(key, handler(self.take))
@@ -57,7 +57,7 @@ class DevicesField(tk.Frame):
         if entry is None:
             return
         try:
-            devices = None if typed.lower() in ("", _ALL) else entries.parse_devices(typed, "GPUs")
+            devices = entries.parse_devices(typed or _ANY, "GPUs")
         except ConfigError as error:
             self.control.mark(True)
             self._refused(str(error))

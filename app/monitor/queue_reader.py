@@ -40,7 +40,8 @@ class QueueReader:
 
         Raises TandemError, OSError.
         """
-        found = queue.read()
+        has_runner = queue.has_runner()
+        found = queue.read().as_seen(has_runner=has_runner)
         differences = self._differences.of(queue, found.in_order())
         entries = {queue.run_folder(each).path: each for each in found.entries if each.state in _WITH_RUN}
         runs = [(entries[run.path], run) for run in self._runs.read(list(entries))]
@@ -53,7 +54,7 @@ class QueueReader:
         steps = {**dict.fromkeys(uncounted, UNKNOWN), **steps}
         texts = {number: settings_text(each, steps.get(number)) for number, each in differences.items()}
         durations_s = {entry.number: run.duration_s for entry, run in runs}
-        return QueueContent(found, queue.has_runner(), texts, results, durations_s)
+        return QueueContent(found, has_runner, texts, results, durations_s)
 
 
 def _as_its_run(entry: Entry, run: RunSummary) -> Entry:

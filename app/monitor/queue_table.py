@@ -19,7 +19,7 @@ _COLUMNS: Final = {
     "settings": ("Settings", 260),
     "result": ("Result", 210),
 }
-_SAYS_NOTHING: Final = {"devices": "All", "result": ""}
+_SAYS_NOTHING: Final = {"devices": ("All", "Any 1"), "result": ("",)}
 
 
 def queue_table(parent: tk.Misc) -> Table:
@@ -56,8 +56,8 @@ def show_entries(shown: Table, content: QueueContent) -> None:
 
 
 def _choose_columns(shown: Table) -> None:
-    """Where there is little room, without columns that say nothing: of results if there is none, of GPUs if each
-    entry takes all."""
+    """Where there is little room, without columns that say nothing: of results if there is none, of GPUs if no entry
+    has got or chosen one."""
     rows = [dict(zip(_COLUMNS, shown.item(item, "values"), strict=True)) for item in shown.get_children()]
-    idle = {name for name, said in _SAYS_NOTHING.items() if rows and all(row[name] == said for row in rows)}
+    idle = {name for name, said in _SAYS_NOTHING.items() if rows and all(row[name] in said for row in rows)}
     shown.show_columns([name for name in _COLUMNS if not (shown.is_narrow and name in idle)])

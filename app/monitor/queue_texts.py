@@ -33,7 +33,7 @@ def state_text(queue: Queue, *, has_runner: bool, is_working: bool) -> str:
     """What the process that works the queue off is doing; `is_working` also while it starts."""
     waiting, running = len(queue.waiting), sum(entry.state == "running" for entry in queue.entries)
     if has_runner and queue.wanted != "run":
-        state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the current run"
+        state = "Stopping after a backup" if queue.wanted == "stop" else "Pausing after the current runs"
     elif has_runner:
         idle = "Waiting until the devices are free" if waiting else "Ready: what is added starts at once"
         state = "Working" if running else idle
@@ -120,8 +120,8 @@ def progress_text(status: Status, step: int | None, total_steps: int | None, los
 
 
 def row_of(entry: Entry, settings: str = "", result: str = "", run_s: float | None = None) -> tuple[str, ...]:
-    """The cells of an entry; `settings` in what it differs from others, `result` how far it is or its losses,
-    `run_s` how long its run was at work.
+    """The cells of an entry; `settings` in what it differs from others, `result` how far it is or its losses, for which
+    one that waits has what it waits for; `run_s` how long its run was at work.
     """
     return (
         str(entry.number),
@@ -130,7 +130,7 @@ def row_of(entry: Entry, settings: str = "", result: str = "", run_s: float | No
         entry.devices_text if entry.place else f"{entry.devices_text[0].upper()}{entry.devices_text[1:]}",
         _time(entry, run_s),
         settings,
-        _end(entry) or result,
+        with_titles(entry.waits) or _end(entry) or result,
     )
 
 
@@ -138,7 +138,7 @@ def selected_text(entry: Entry, settings: str, result: str, folder: PurePath, ru
     """What its row has no room for; of an entry that has ended, first how and when."""
     output = f"Output: {printable(folder)}"
     if entry.is_open:
-        return _joined(with_titles(entry.reason), result, settings, output)
+        return _joined(with_titles(entry.waits), with_titles(entry.reason), result, settings, output)
     when = _time(entry, run_s)
     end = _joined(_end(entry), when) if _end(entry) else f"{_STATES[entry.state]} {when}"
     rest = [with_titles(line) for line in entry.reason.split("\n")[1:]]

@@ -130,7 +130,7 @@ class QueuePage(Page):
         self._change(self.run_queue.clear_ended)
 
     def set_devices(self, number: int, devices: list[int] | None) -> None:
-        """Let an entry take other GPUs; None for all."""
+        """Let an entry take other GPUs; None for any."""
         queue = self.run_queue
         self._change(lambda: queue.set_devices(number, devices), failed=self.bar.devices.refuse)
 
@@ -174,7 +174,7 @@ class QueuePage(Page):
             "Stop",
             self.stop,
             icon="stop",
-            tooltip="Stop the current run after a backup; it waits again and is continued at the next start.",
+            tooltip="Stop the current runs after a backup; they wait again and are continued at the next start.",
         )
         self.stop_button.pack(side="left", padx=(8, 0))
         self.add_button = Button(

@@ -449,6 +449,12 @@ def test_cells_of_a_row() -> None:
 
     assert row_of(Entry(number=1, name="cats", devices=None, hosts=["beta"], added=1.0))[3] == "All + beta"
     assert row_of(Entry(number=1, name="cats", devices=[0, 1], place="beta", added=1.0))[3] == "beta: 0,1"
+    waiting = Entry(number=1, name="cats", devices=None, gpus=2, added=1.0, reason="Continues from its last backup")
+    said = "Waits until 2 GPUs are free: dogs trains"
+    cells = row_of(waiting.changed(waits=said))
+    assert (cells[3], cells[-1]) == ("Any 2", said)
+    assert selected_text(waiting.changed(waits=said), "", "", Path("x")).startswith(f"{said}  ·  Continues from")
+    assert row_of(waiting.changed(state="running", given=[1, 3]))[3] == "1,3"
     assert result(state="finished", exit_code=0, reason="Finished") == "loss 0.05"
     assert result(state="stopped", exit_code=130, reason="Stopped") == "loss 0.05"
     assert result(state="failed", exit_code=2, reason="No such folder") == "No such folder (exit code 2)"

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from modules import ROOT
@@ -61,6 +62,7 @@ def launch(
     take_token: Callable[[], str] | None = None,
     hosts: Sequence[str] = (),
     cwd: Path | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start training in an existing run folder, in a session of its own. Raises ConfigError (full disk, a link in it),
     or ResumeError while the run is active: another window may have resumed it a moment ago.
@@ -68,7 +70,7 @@ def launch(
     `take_token` gives the secret with which other machines join; without it a multi-machine run generates one. It
     starts `hosts` over ssh, as many of them as it has other machines. `alone` resumes such a run without the others.
     With `config`, the run resumes with these settings, and keeps its own if the change is refused. Relative paths of
-    the config begin at `cwd`.
+    the config begin at `cwd`. `variables` are set in its environment.
     """
     settings = folder.config_file if config is None else folder.resume_config_file
     if not training_has_ended(folder, within_s=_KILLED_ENDS_WITHIN_S) or find_launcher(folder) is not None:
@@ -86,7 +88,7 @@ def launch(
         others = load_config(settings).num_nodes - 1 if not alone and (take_token or hosts) else 0
         token = take_token() if take_token is not None and others else ""
         argv += ["--hosts", ",".join(hosts[:others])] if hosts[:others] else []
-        process = start_detached(argv, folder.console_file, token=token, cwd=cwd)
+        process = start_detached(argv, folder.console_file, token=token, cwd=cwd, variables=variables)
     except OSError as error:
         raise not_writable_error(folder.path, error) from error
     write_pidfile(folder, process.pid)
@@ -96,7 +98,12 @@ def launch(
 
 
 def start_detached(
-    argv: Sequence[str], console_file: Path, *, token: str = "", cwd: Path | None = None
+    argv: Sequence[str],
+    console_file: Path,
+    *,
+    token: str = "",
+    cwd: Path | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start one of Tandem's programs in a session of its own, with its output in `console_file`. Raises OSError."""
     detached = int(getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)) | int(getattr(subprocess, "DETACHED_PROCESS", 0))
@@ -107,7 +114,7 @@ def start_detached(
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
-            env=_environment(token),
+            env={**_environment(token), **variables},
             cwd=cwd,
             start_new_session=sys.platform != "win32",
             creationflags=detached,

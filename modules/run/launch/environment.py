@@ -72,6 +72,12 @@ def build_launch_environment(
     return LaunchEnvironment(added, user_set, wanted)
 
 
+def restricted_to(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which a start sees only these of the GPUs that it sees in `environment`."""
+    names = ",".join(_cuda_name(gpu, environment) for gpu in gpus)
+    return {"CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), "CUDA_VISIBLE_DEVICES": names}
+
+
 def network_interfaces(master_addr: str) -> dict[str, str]:
     """Variables that select the network interface on the route to `master_addr` for gloo and NCCL; empty if unknown.
 

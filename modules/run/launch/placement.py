@@ -65,6 +65,17 @@ def choose_placement(
     return placement
 
 
+def gpus_needed(config: TrainConfig) -> int | None:
+    """How many GPUs a run takes on this machine, if there are enough; None for all that it may use, or the CPU.
+
+    Raises ConfigError as `choose_placement`.
+    """
+    wanted = _wanted_mode(config)
+    if wanted == "data_parallel" or config.device == "cpu":
+        return None
+    return 1 if wanted == "single" else _process_counts(config)[config.node_rank]
+
+
 def _wanted_mode(config: TrainConfig) -> Mode:
     if config.training_mode != "auto":
         return config.training_mode

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 
 from modules import ROOT
-from modules.config import TrainConfig, save_config
+from modules.config import ConfigError, TrainConfig, load_config, save_config
 from modules.config.trusted_code import allow_code
-from modules.files import FileFault, read_json
+from modules.machine import visible_gpus
 from modules.run.endings import ENDINGS
 from modules.run.exit_codes import FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.commands import STOP_TERMINATED, request_command
@@ -29,6 +29,8 @@ from modules.run.folder.run_lock import is_training
 from modules.run.hosts.host_list import find_hosts
 from modules.run.hosts.remote_machines import hosts_of_former_run
 from modules.run.launch.detached import check_config, launch
+from modules.run.launch.environment import restricted_to
+from modules.run.launch.placement import gpus_needed
 from modules.run.queue.entries import Entry, Resources, State
 from modules.run.queue.folder import RunQueue
 from modules.run.remote.run_copy import read_copy
@@ -71,11 +73,12 @@ class ActiveRun:
         """Start an entry's run, or continue it if it has started before; `mark` is recorded first.
 
         Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken,
-        a machine that is not in the list any more.
+        a machine that is not in the list any more, a GPU that is gone.
         """
+        variables = {} if mark.given is None else _variables(mark.given)
         folder = prepared_folder(queue, entry, mark, check_config)
         resume, place = folder.events_file.exists(), ROOT if entry.hosts else None
-        return cls(mark, folder, launch(folder, resume=resume, hosts=entry.hosts, cwd=place))
+        return cls(mark, folder, launch(folder, resume=resume, hosts=entry.hosts, cwd=place, variables=variables))
 
     @property
     def resources(self) -> Resources | None:
@@ -193,15 +196,32 @@ def _resources(folder: RunFolder) -> Resources:
     there = copy if copy is not None and copy.is_underway else None
     place, joined = ("", None) if there is None else (there.machine, there.joined)
     try:
-        data = read_json(folder.config_file)
-    except (OSError, FileFault):
+        config = load_config(folder.config_file)
+        chosen = None if config.device_ids is None else list(config.device_ids)
+        devices = chosen if chosen or place else _first_gpus(folder, gpus_needed(config))
+    except (ConfigError, OSError):
         return Resources(None, tuple(joined or ()), place)
-    data = data if isinstance(data, dict) else {}
-    numbers = data.get("device_ids")
-    devices = numbers if isinstance(numbers, list) and all(type(each) is int for each in numbers) else None
     if joined is None:
-        joined = hosts_of_former_run(folder) if data.get("num_nodes") != 1 else []
+        joined = hosts_of_former_run(folder) if config.num_nodes != 1 else []
     return Resources(devices, tuple(joined), place)
+
+
+def _first_gpus(folder: RunFolder, count: int | None) -> list[int] | None:
+    """The GPUs of a run without device_ids: so many of those that its own environment shows it; None for all."""
+    launcher = find_launcher(folder)
+    with suppress(psutil.Error):
+        if launcher is not None:
+            return [gpu.index for gpu in visible_gpus(launcher.process.environ())][:count] or None
+    return None
+
+
+def _variables(indices: Sequence[int]) -> dict[str, str]:
+    """Those with which a run sees only these GPUs. Raises ConfigError if one of them has gone."""
+    gpus = [gpu for gpu in visible_gpus() if gpu.index in indices]
+    if missing := set(indices).difference(gpu.index for gpu in gpus):
+        gone = f"GPU {min(missing)}, which the queue has chosen, cannot be used any more"
+        raise ConfigError(gone, "See nvidia-smi, and let the entry wait again: it gets another one")
+    return restricted_to(gpus, os.environ)
 
 
 def cause_of_end(folder: RunFolder, events: EventSummary, code: int | None) -> str:

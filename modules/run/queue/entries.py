@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -25,6 +25,7 @@ _MOST_NAMED: Final = 20  # in a message
 
 _Seconds = Annotated[float, Field(ge=0, lt=1e11)]
 _Number = Annotated[int, Field(ge=1, lt=1 << 31)]
+_Devices = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=_MOST_DEVICES)]
 
 
 class Resources(NamedTuple):
@@ -47,12 +48,16 @@ class Resources(NamedTuple):
 class Entry(Record):
     """One config in the queue; times are seconds since 1970. `devices`, `hosts` and `place` are as in `Resources`.
 
-    `sends_token`: its run at the place gets the HF_TOKEN of whoever starts it.
+    `gpus` is how many it needs here (None: all of `devices`, or of this machine), `given` the indices of those that its
+    run has got if `devices` names none. `sends_token`: its run at the place gets the HF_TOKEN of whoever starts it.
+    `reason` is how it ended, `waits` what is in its way, as the process that works off the queue has last found it.
     """
 
     number: _Number
     name: Annotated[str, Field(max_length=200)]  # of the run, whose folder is beside the queue's
-    devices: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=_MOST_DEVICES)] | None
+    devices: _Devices | None
+    gpus: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    given: _Devices | None = None
     hosts: Annotated[list[str], Field(max_length=MOST_HOSTS)] = Field(default_factory=list)
     place: str = ""
     sends_token: bool = False
@@ -62,6 +67,7 @@ class Entry(Record):
     ended: _Seconds | None = None
     exit_code: Annotated[int, Field(ge=-255, le=1 << 32)] | None = None
     reason: Annotated[str, Field(max_length=_REASON_CHARS)] = ""
+    waits: Annotated[str, Field(max_length=_REASON_CHARS)] = ""
 
     @field_validator("name")
     @classmethod
@@ -101,21 +107,29 @@ class Entry(Record):
 
     @property
     def resources(self) -> Resources:
-        """What its run takes."""
-        return Resources(self.devices, self.hosts, self.place)
+        """What its run takes, of one that waits for any GPUs all of them; one process takes the first of `devices`."""
+        devices = self.given if self.devices is None else self.devices[: self.gpus]
+        return Resources(devices, self.hosts, self.place)
 
     @property
     def devices_text(self) -> str:
-        """What it takes, for people: "all", "0,1", "all + beta" with a machine that it starts, "beta: all" on one."""
-        devices = " + ".join(["all" if self.devices is None else ",".join(map(str, self.devices)), *self.hosts])
+        """What it takes, for people: "any 1" as long as it waits for one, then its index; "all", "0,1", "all + beta"
+        with a machine that it starts, "beta: all" on one."""
+        indices = self.resources.devices
+        any_of = "all" if self.gpus is None else f"any {self.gpus}"
+        devices = " + ".join([any_of if indices is None else ",".join(map(str, indices)), *self.hosts])
         return f"{self.place}: {devices}" if self.place else devices
 
     def changed(self, **fields: object) -> Entry:
         """A copy with other values."""
-        reason = fields.get("reason")
-        if isinstance(reason, str):
-            fields["reason"] = printable(reason, _REASON_CHARS, lines=True)[:_REASON_CHARS]  # escapes make it longer
+        for name in ("reason", "waits"):
+            if isinstance(said := fields.get(name), str):
+                fields[name] = printable(said, _REASON_CHARS, lines=True)[:_REASON_CHARS]  # escapes make it longer
         return self.model_copy(update=fields)
+
+    def to_wait(self, reason: str = "") -> Entry:
+        """A copy that waits for its start, or to be continued."""
+        return self.changed(state="waiting", given=None, ended=None, exit_code=None, reason=reason, waits="")
 
 
 class Queue(Record):
@@ -175,10 +189,14 @@ class Queue(Record):
         """A copy with another entry of the same number, or without change if it has gone."""
         return self.replaced([changed if entry.number == changed.number else entry for entry in self.entries])
 
-    def with_reason(self, number: int, reason: str) -> Queue:
-        """A copy in which an entry that still waits has this reason for it."""
-        found = next((entry for entry in self.waiting if entry.number == number), None)
-        return self if found is None else self.with_entry(found.changed(reason=reason))
+    def with_waits(self, waits: Mapping[int, str]) -> Queue:
+        """A copy in which the entries that still wait have these texts, by number, for what is in their way."""
+        said = {entry.number: waits.get(entry.number, "") for entry in self.waiting}
+        return self.replaced([each.changed(waits=said.get(each.number, each.waits)) for each in self.entries])
+
+    def as_seen(self, *, has_runner: bool) -> Queue:
+        """A copy for people: without a process that starts entries, they wait for nothing but that."""
+        return self if has_runner and self.wanted == "run" else self.with_waits({})
 
     def replaced(self, entries: Sequence[Entry]) -> Queue:
         """A copy with these entries, of which the oldest that have ended are left out if they are many."""
@@ -197,14 +215,16 @@ class Queue(Record):
         return self.replaced([*others, *waiting])
 
 
-def parse_devices(text: str, what: str = "--devices") -> list[int]:
-    """GPU indices from "0,1"; `what` is how messages call them. Raises ConfigError."""
+def parse_devices(text: str, what: str = "--devices") -> list[int] | None:
+    """GPU indices from "0,1", or None from "any"; `what` is how messages call them. Raises ConfigError."""
+    if text.strip().lower() in ("any", "all"):  # "all" is of earlier versions
+        return None
     words = [word.strip() for word in text.split(",")]
     if all(word.isascii() and word.isdecimal() and len(word) < 4 for word in words):
         numbers = [int(word) for word in words]
         if len(set(numbers)) == len(numbers) <= _MOST_DEVICES:
             return sorted(numbers)
-    raise ConfigError(f"{what} is {printable(text)!r}; give the indices of GPUs, each once, such as 0,1")
+    raise ConfigError(f"{what} is {printable(text)!r}; give the indices of GPUs, each once, such as 0,1, or any")
 
 
 def fault_of(file: object, fault: FileFault) -> ConfigError:

@@ -29,6 +29,7 @@ from modules.run.folder.run_folder import RunFolder, check_run_name, not_writabl
 from modules.run.folder.run_lock import file_lock
 from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
+from modules.run.launch.placement import gpus_needed
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
 from modules.run.queue.own_copy import check_trains_alone, on_devices, own_copy
 from modules.run.remote.copy_folders import remember_copies_in
@@ -132,9 +133,9 @@ class RunQueue:
     ) -> Entry:
         """Add a copy of the config, at the end or as the first that waits; its run gets a name that is free.
 
-        `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, all). Its run starts
-        `hosts` over ssh, as many of them as it has other machines, or it trains on the machine `place`, alone. Raises
-        ConfigError if this computer cannot run it, or for a machine that is not in the list.
+        `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, any, as many as its run
+        takes). Its run starts `hosts` over ssh, as many of them as it has other machines, or it trains on the machine
+        `place`, alone. Raises ConfigError if this computer cannot run it, or for a machine that is not in the list.
         """
         names = [host.name for host in find_hosts(hosts)][: config.num_nodes - 1]
         if config.run_name is not None:
@@ -156,6 +157,7 @@ class RunQueue:
                 number=queue.next_number,
                 name=name,
                 devices=None if used is None else list(used),
+                gpus=None if place else gpus_needed(config),
                 hosts=names,
                 place=place,
                 sends_token=sends_token,
@@ -209,7 +211,7 @@ class RunQueue:
         self.edit(change)
 
     def set_devices(self, number: int, devices: Sequence[int] | None) -> None:
-        """Let an entry that waits take these GPUs; None for all. Raises ConfigError if this computer cannot run it."""
+        """Let an entry that waits take these GPUs; None for any. Raises ConfigError if this computer cannot run it."""
 
         def change(queue: Queue) -> Queue:
             entry = queue.entry(number)
@@ -219,7 +221,8 @@ class RunQueue:
             if not entry.place:
                 check_config(config)
             save_config(config, self.config_file(number))
-            return queue.with_entry(entry.changed(devices=None if devices is None else list(devices)))
+            gpus = None if entry.place else gpus_needed(config)
+            return queue.with_entry(entry.changed(devices=None if devices is None else list(devices), gpus=gpus))
 
         self.edit(change)
 
@@ -259,8 +262,7 @@ class RunQueue:
             entry = queue.entry(number)
             if entry.is_open:
                 raise ConfigError(f"entry {entry.title} is {entry.state}; only one that has ended can be repeated")
-            waiting = entry.changed(state="waiting", ended=None, exit_code=None, reason="")
-            return queue.with_entry(waiting).moved(number, len(queue.waiting) if place is None else place)
+            return queue.with_entry(entry.to_wait()).moved(number, len(queue.waiting) if place is None else place)
 
         self.edit(change)
 

@@ -12,18 +12,20 @@ from typing import Final
 import psutil
 
 from modules.config import ConfigError, TandemError
+from modules.machine import visible_gpus
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.run_lock import file_lock
 from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
 from modules.run.queue.entries import Entry, Queue, Resources, now
 from modules.run.queue.folder import RunQueue
+from modules.run.queue.lanes import Taker, claim, why_waiting
 from modules.run.queue.place_run import PlaceRun
 from modules.run.queue.places import Places
 from modules.run.remote.run_copy import read_copy
 from modules.run.supervise.signals import PAUSE_SIGNAL, pause_signal_unblocked, signals_handled, termination_signals
 
 _POLL_S: Final = 0.3
-_OTHERS_EVERY_S: Final = 2.0  # between two looks at all runs of the folder
+_LOOK_EVERY_S: Final = 2.0  # between two looks at the GPUs and all runs of the folder
 _START_S: Final = 1.0  # whoever only asks whether there is a runner holds the lock for microseconds
 _SAME_REQUEST_S: Final = 0.3
 _CONTINUES: Final = "Continues from its last backup"
@@ -61,7 +63,8 @@ class QueueRunner:
         self._signals: list[tuple[int, float]] = []
         self._signal = 0  # that ended the work, if one did
         self._stopped_at = 0.0
-        self._others_until = 0.0
+        self._gpus_until = self._others_until = 0.0
+        self._gpus: list[int] = []  # the indices of this machine's
         self._others: dict[str, Resources] = {}
         self._said = ""
 
@@ -77,7 +80,7 @@ class QueueRunner:
                     f"another process already works off the queue of {self._queue.runs_dir}",
                     "New entries are added to it; nothing else is needed",
                 )
-            self._queue.want("run")
+            self._queue.edit(lambda queue: queue.with_waits({}).model_copy(update={"wanted": "run"}))
             with self._handlers_installed():
                 self._adopt()
                 return self._work()
@@ -174,8 +177,10 @@ class QueueRunner:
             if found.state == "removed":
                 return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now()))
             if ended.was_stopped:
-                waits = found.changed(state="waiting", reason=ended.reason if ended.is_left else _CONTINUES)
-                return queue.with_entry(waits).moved(entry.number, 0)
+                waits = found.to_wait(ended.reason if ended.is_left else _CONTINUES)
+                # several that were stopped together keep the order of their starts
+                earlier = [each.reason == _CONTINUES and _started(each) < _started(found) for each in queue.waiting]
+                return queue.with_entry(waits).moved(entry.number, [*earlier, False].index(False))
             return queue.with_entry(
                 found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason)
             )
@@ -183,77 +188,96 @@ class QueueRunner:
         self._queue.edit(change)
 
     def _start_possible(self, queue: Queue) -> None:
-        """Start the entries whose devices and machines are free; none overtakes an earlier one that needs the same."""
+        """Start the entries whose GPUs and machines are free; none overtakes an earlier one that needs the same."""
         waiting = queue.waiting
         if not waiting:
             self._say("Waiting for new entries." if self._waits_for_entries and not self._active else "")
             return
-        used = [taken for run in self._active.values() if (taken := run.resources) is not None]
-        if any(not any(entry.resources.overlaps(each) for each in used) for entry in waiting):
+        self._look_at_gpus()
+        own = [(run.entry.name, run.resources) for run in self._active.values()]
+        takers = [Taker(name, taken) for name, taken in own if taken is not None]
+        named = {gpu for entry in waiting if not entry.place for gpu in entry.devices or ()}
+        wishes = [claim(entry, self._gpus, takers, named) for entry in waiting]
+        if any(not any(wanted.overlaps(each.resources) for each in takers) for wanted in wishes):
             self._look_at_others()
+        takers += [Taker(name, taken) for name, taken in self._others.items()]
+        waits: dict[int, str] = {}
         for entry in waiting:
-            wanted = entry.resources
-            in_the_way = next((name for name, taken in self._others.items() if wanted.overlaps(taken)), "")
-            if in_the_way and not self._active:
-                what = "machines" if entry.hosts or entry.place else "devices"
-                self._say(f"Entry {entry.title} waits for the run {in_the_way}, which trains on the same {what}.")
-            is_free = not in_the_way and not any(wanted.overlaps(each) for each in used)
-            if is_free and not self._waits_for_cache(entry) and self._may_start_there(entry):
-                self._start(entry)
-            used.append(wanted)
+            wanted = claim(entry, self._gpus, takers, named)
+            in_the_way = [each for each in takers if wanted.overlaps(each.resources)]
+            why: str | None = why_waiting(entry, self._gpus, in_the_way) if in_the_way else self._waits_for_cache(entry)
+            if why and in_the_way and not self._active and entry is waiting[0]:
+                self._say(f"Entry {entry.title} {why[0].lower()}{why[1:]}.")
+            if not why and (why := self._why_not_there(entry)) == "":
+                self._start(entry, wanted)
+            waits[entry.number] = entry.waits if why is None else why
+            takers.append(Taker(entry.name, wanted, is_waiting=entry.number not in self._active))
+        if any(entry.waits != waits[entry.number] for entry in waiting):
+            self._queue.edit(lambda found: found.with_waits(waits))
 
-    def _waits_for_cache(self, entry: Entry) -> bool:
-        """Whether another run may be writing to the entry's cache_dir; it uses what that one has encoded."""
+    def _waits_for_cache(self, entry: Entry) -> str:
+        """What to say if another run may be writing to the entry's cache_dir; it uses what that one has encoded."""
         preparing = [run for run in self._active.values() if run.is_preparing]
         try:
             folder = self._queue.load(entry).cache_dir if preparing else ""
             first = next((run for run in preparing if self._share_cache(entry, run.entry, folder)), None)
         except ConfigError:
-            return False  # the start says why
-        if first is not None:
-            where = f"on {entry.place}" if entry.place else f"in {folder}"
-            self._say(f"Entry {entry.title} starts once {first.entry.name} has cached its images {where}.")
-        return first is not None
+            return ""  # the start says why
+        if first is None:
+            return ""
+        where = f"on {entry.place}" if entry.place else f"in {folder}"
+        starts = f"starts once {first.entry.name} has cached its images {where}"
+        if (reason := f"S{starts[1:]}") != entry.waits:
+            self._echo(f"Entry {entry.title} {starts}.")
+        return reason
 
     def _share_cache(self, entry: Entry, other: Entry, folder: str) -> bool:
         """Whether both write to the same cache: that of their place, or this `folder` here."""
         return entry.place == other.place and (bool(entry.place) or self._queue.load(other).cache_dir == folder)
 
-    def _may_start_there(self, entry: Entry) -> bool:
-        """Whether nothing is in its way on its machine, if it has one. Why it waits for it is kept as its reason."""
+    def _why_not_there(self, entry: Entry) -> str | None:
+        """What is in its way on its machine, if it has one; None while that is being asked, or it has failed."""
         if not entry.place:
-            return True
+            return ""
         copy = read_copy(self._queue.run_folder(entry)) if entry.started is not None else None
         if copy is not None and (copy.lacks_results or copy.has_finished):
-            return True  # it is there already, and only has to be followed, if that
+            return ""  # it is there already, and only has to be followed, if that
         own = {run.entry.name for run in self._active.values() if run.entry.place == entry.place}
         try:
             why = self._places.why_not(entry, own)
         except TandemError as error:
             self._record(entry, Ended(error.exit_code, str(error)))
-            return False
-        if why and (reason := f"{why[0].upper()}{why[1:]}") != entry.reason:
+            return None
+        if not why:
+            return why
+        if (reason := f"{why[0].upper()}{why[1:]}") != entry.waits:
             self._echo(f"Entry {entry.title} waits, because {why}.")
-            self._queue.edit(lambda queue: queue.with_reason(entry.number, reason))
-        return why == ""
+        return reason
+
+    def _look_at_gpus(self) -> None:
+        if time.monotonic() >= self._gpus_until:
+            self._gpus_until = time.monotonic() + _LOOK_EVERY_S
+            self._gpus = list(dict.fromkeys(gpu.index for gpu in visible_gpus()))  # the slices of one (MIG) are one
 
     def _look_at_others(self) -> None:
         if time.monotonic() >= self._others_until:
-            self._others_until = time.monotonic() + _OTHERS_EVERY_S
+            self._others_until = time.monotonic() + _LOOK_EVERY_S
             own = {run.entry.name for run in self._active.values()}
             self._others = resources_in_use(self._queue.runs_dir, own)
         for run in self._active.values():
             self._others.pop(run.entry.name, None)
 
-    def _start(self, entry: Entry) -> None:
-        mark = entry.changed(state="running", started=now(), ended=None, exit_code=None, reason="")
+    def _start(self, entry: Entry, wanted: Resources) -> None:
+        given = None if entry.devices is not None or wanted.devices is None else list(wanted.devices)
+        started = {"state": "running", "given": given, "started": now(), "ended": None, "exit_code": None}
+        mark = entry.changed(**started, reason="", waits="")
         try:
             run = (PlaceRun if entry.place else ActiveRun).start(self._queue, entry, mark)
         except TandemError as error:
             self._record(entry, Ended(error.exit_code, str(error)))
             return
         self._active[entry.number] = run
-        where = "" if entry.devices is None else f" on device {', '.join(map(str, entry.devices))}"
+        where = "" if wanted.devices is None else f" on GPU {', '.join(map(str, wanted.devices))}"
         where += f" with {' and '.join(entry.hosts)}" if entry.hosts else ""
         where += f" on {entry.place}" if entry.place else ""
         verb = "continues" if entry.started else "starts"
@@ -264,7 +288,8 @@ class QueueRunner:
         if not self._stopped_at:
             self._stopped_at = time.monotonic()
             if self._active:
-                self._echo("Stopping the current run after a backup; once more stops it at once.")
+                what, it = ("run", "it") if len(self._active) == 1 else ("runs", "them")
+                self._echo(f"Stopping the current {what} after a backup; once more stops {it} at once.")
             for run in self._active.values():
                 run.stop(number, by_command=by_command)
 
@@ -297,3 +322,7 @@ class QueueRunner:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append((number, time.monotonic()))
+
+
+def _started(entry: Entry) -> float:
+    return entry.started or 0.0

@@ -13,11 +13,13 @@ import pytest
 
 from modules.config import Concept, ConfigError, TrainConfig, dump, file_access, load_config, save_config
 from modules.data.index.scan import concept_root
+from modules.machine import Gpu
 from modules.run.folder.pidfile import pidfile_held
 from modules.run.folder.run_lock import supervisor_lock
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, remove_host
 from modules.run.launch.detached import create_run
+from modules.run.queue import active_run
 from modules.run.queue.active_run import ActiveRun, resources_in_use
 from modules.run.queue.differences import Differences, differing
 from modules.run.queue.entries import MOST_ENDED, Entry, Queue, Resources, parse_devices
@@ -87,6 +89,9 @@ def test_an_entry_is_a_copy(
     assert config.concepts[0].path == str(tmp_path / "images")
     assert Path(config.cache_dir) == tmp_path / "cache"
     assert config.device_ids is None, "there are none beside device=cpu"
+    assert run_queue.main(["add", str(file), "--set", "device_ids=[5]", "--devices", "any"]) == 0
+    assert run_queue.main(["devices", "2", "any"]) == 0
+    assert [entry.devices_text for entry in queue.read().waiting] == ["0,1", "all", "any 1"], "the last on any device"
 
 
 def test_a_folder_above_a_link_is_the_one_that_the_system_finds(
@@ -228,6 +233,8 @@ def test_devices_of_an_entry_that_waits_are_chosen(tmp_path: Path) -> None:
     queue.edit(lambda found: found.with_entry(found.entry(3).changed(state="running")))
     with pytest.raises(ConfigError, match="is running; GPUs are chosen for one that waits"):
         queue.set_devices(3, [0])
+    with pytest.raises(ConfigError, match="GPU 5, which the queue has chosen, cannot be used any more"):
+        ActiveRun.start(queue, queue.read().entry(2), queue.read().entry(2).changed(given=[5]))
     differences = Differences()
     found = differences.of(queue, queue.read().entries)
     count = {
@@ -300,14 +307,18 @@ def test_machines_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert not queue.run_folder(third).path.exists()
 
 
-def test_what_other_runs_take(tmp_path: Path) -> None:
-    """A run of the folder that was started by hand keeps its devices and the machines that it has started."""
+def test_what_other_runs_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of the folder that was started by hand keeps its GPUs and the machines that it has started."""
     folder = create_run(config_in(tmp_path, run_name="by-hand"))
     assert resources_in_use(tmp_path / "runs", set()) == {}
     (folder.log_dir / "host-beta.txt").touch()
     with supervisor_lock(folder), pidfile_held(folder):
         assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources(None, ())}
-        data = json.loads(folder.config_file.read_text())
+        monkeypatch.setattr(active_run, "visible_gpus", lambda environment: [Gpu(n, "", 0, "") for n in (2, 3)])
+        data = {**json.loads(folder.config_file.read_text()), "device": "auto"}
+        for settings, devices in (({}, [2]), ({"enable_multi_gpu": True}, [2, 3])):
+            folder.config_file.write_text(json.dumps({**data, **settings}))
+            assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources(devices, ())}
         folder.config_file.write_text(json.dumps({**data, "num_nodes": 2, "device_ids": [0]}))
         assert resources_in_use(tmp_path / "runs", set()) == {"by-hand": Resources([0], ("beta",))}
 

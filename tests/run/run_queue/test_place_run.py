@@ -210,11 +210,11 @@ def test_an_entry_waits_for_a_connection_and_others_go_on(
             assert time.monotonic() < deadline, (said, queue.read().entries)
             time.sleep(0.02)
 
-    until(lambda: queue.read().entry(2).state == "failed" and queue.read().entry(1).reason)
+    until(lambda: queue.read().entry(2).state == "failed" and queue.read().entry(1).waits)
     assert "no machine is named 'gamma'" in queue.read().entry(2).reason
     waits = queue.read().entry(1)
     assert waits.state == "waiting"
-    assert waits.reason.startswith("There is no connection to beta: ")
+    assert waits.waits.startswith("There is no connection to beta: ")
     (tmp_path / "off").unlink()
     until(lambda: no_attendant)
     thread.join(60)  # no attendant has come about, so the entry has ended

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -22,6 +23,7 @@ from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.runner import QueueRunner
 from scripts import run_queue
+from tests.nvml import RTX, fake_nvml
 from tests.runs import ROOT, environment, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -53,7 +55,7 @@ def add(queue: RunQueue, images: Path, name: str, devices: list[int] | None = No
 class Runner:
     """A process that works off a queue; its output is in a file."""
 
-    def __init__(self, queue: RunQueue, *flags: str) -> None:
+    def __init__(self, queue: RunQueue, *flags: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
         argv = [
             sys.executable,
             str(ROOT / "scripts" / "run_queue.py"),
@@ -64,7 +66,8 @@ class Runner:
         ]
         self._file = queue.runs_dir.parent / f"runner-{time.monotonic_ns()}.txt"
         with self._file.open("wb") as out:
-            self.process = subprocess.Popen(argv, env=environment(), stdout=out, stderr=out, start_new_session=True)
+            env = {**environment(), **variables}
+            self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=out, start_new_session=True)
 
     @property
     def output(self) -> str:
@@ -250,6 +253,64 @@ def test_disjoint_devices_run_at_the_same_time(queue: RunQueue, images: Path) ->
     assert ends["all"] < ends["zero-again"]
 
 
+def test_each_gpu_takes_the_next_entry(queue: RunQueue, images: Path, tmp_path: Path) -> None:
+    """Also after a failure, a kill -9 of the runner and a stop; none overtakes one that needs two GPUs.
+
+    The entries train on the CPU, for want of GPUs, and are given those of a stand-in for the driver.
+    """
+    second = {**RTX, "uuid": "GPU-bb"}
+    variables = fake_nvml(RTX, second, path=environment().get("PYTHONPATH", "").split(":"))
+
+    def needing(gpus: int, name: str, **settings: Any) -> None:
+        number = add(queue, images, name, cache_dir=str(tmp_path / name), **settings).number
+        queue.edit(lambda found: found.with_entry(found.entry(number).changed(gpus=gpus)))
+
+    def given() -> dict[str, list[int] | None]:
+        return {entry.name: entry.given for entry in queue.read().entries if entry.state == "running"}
+
+    def visible(name: str) -> str:
+        launcher = find_launcher(folder_of(queue, name))
+        assert launcher is not None
+        return launcher.process.environ()["CUDA_VISIBLE_DEVICES"]
+
+    needing(1, "broken", concepts=[{"path": str(tmp_path / "no_such_images")}])
+    needing(1, "a", **SLOW)
+    needing(1, "b", **SLOW)
+    needing(2, "pair", max_steps=2)
+    needing(1, "c", max_steps=2)
+    runner = Runner(queue, variables=variables)
+    until(queue, lambda: given() == {"a": [1], "b": [0]}, "the GPU of the one that failed for b")
+    assert states(queue)["broken"] == "failed"
+    until(queue, lambda: min(len(steps(folder_of(queue, name))) for name in ("a", "b")) > 3, "steps of both")
+    assert (visible("a"), visible("b")) == ("1", "0")
+    until(queue, lambda: queue.read().entry(5).waits == "Waits for its turn after pair", "why c waits")
+    assert queue.read().entry(4).waits == "Waits until 2 GPUs are free: a and b train"
+    assert [entry.devices_text for entry in queue.read().entries] == ["0", "1", "0", "any 2", "any 1"]
+
+    runner.process.kill()
+    runner.wait()
+    assert {entry.waits for entry in queue.read().as_seen(has_runner=queue.has_runner()).entries} == {""}
+    following = Runner(queue, variables=variables)
+    until(queue, lambda: following.output.count("is already training") == 2, "both taken over")
+    until(queue, lambda: queue.read().entry(4).waits == "Waits until 2 GPUs are free: a and b train", "why it waits")
+    assert given() == {"a": [1], "b": [0]}, "as before"
+    following.process.send_signal(signal.SIGINT)
+    assert following.wait() == 130
+    assert [(each.name, each.given) for each in queue.read().waiting] == [
+        ("a", None), ("b", None), ("pair", None), ("c", None)
+    ], "in their order"  # fmt: skip
+
+    last = Runner(queue, variables=variables)
+    until(queue, lambda: given() == {"a": [0], "b": [1]}, "both again")
+    for number in (2, 3):
+        queue.remove(number, stop=True)
+    assert last.wait() == 0
+    assert states(queue) == {"broken": "failed", "a": "removed", "b": "removed", "pair": "finished", "c": "finished"}
+    pair, single = queue.read().entry(4), queue.read().entry(5)
+    assert (pair.given, single.given) == ([0, 1], [0])
+    assert (pair.ended or 0.0) <= (single.started or 0.0), "c has not overtaken it"
+
+
 def test_other_runs_are_waited_for(queue: RunQueue, images: Path) -> None:
     """A run of the same folder that was started by hand keeps its devices."""
     from modules.run.launch.detached import create_run, launch
@@ -259,7 +320,7 @@ def test_other_runs_are_waited_for(queue: RunQueue, images: Path) -> None:
     until(queue, lambda: steps(by_hand), "steps")
     add(queue, images, "mine", max_steps=2)
     runner = start(queue)
-    waits = "waits for the run by-hand, which trains on the same devices"
+    waits = "Entry 1 (mine) waits for by-hand, which trains on this computer."
     until(queue, lambda: waits in runner.output, "word of the other run")
     assert states(queue) == {"mine": "waiting"}
     (by_hand.commands_dir / "stop").touch()
