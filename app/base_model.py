@@ -18,6 +18,7 @@ from modules.facts import (
     hub_model_of,
     is_lora,
     known_model,
+    pipeline_of,
     shares_files,
     whole_model,
 )
@@ -103,7 +104,7 @@ def _inspect_folder(folder: Path) -> BaseModelInfo:
     )
     if missing:
         return BaseModelInfo(error=f"{kind}, but components are missing or incomplete: {', '.join(missing)}.")
-    pipeline = f"{_PIPELINE_USE.sub('', kind)}Pipeline"
+    pipeline = pipeline_of(entries | {"_class_name": f"{_PIPELINE_USE.sub('', kind)}Pipeline"})
     trained_by = next((name for name, facts in all_facts().items() if pipeline in facts.pipelines), "")
     return BaseModelInfo(f"{kind}, with {', '.join(sorted(components))}.", family=trained_by)
 

@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         "--reference",
         default="",
         metavar="FILE",
-        help="of a model that edits images: the image that the prompts change",
+        help="of a model that edits images: the image that the prompts change; of one that animates: the first frame",
     )
     output.add_argument(
         "--out",

@@ -32,7 +32,7 @@ _DEVICES: Final = {"cpu": "CPU"}
 _PLACEHOLDERS: Final = {
     "model": "Folder, file or owner/name",
     "lora": "none",
-    "reference": "none; for models that edit images",
+    "reference": "none; for models that edit or animate images",
     "width": "automatic",
     "height": "automatic",
     "frames": "automatic",

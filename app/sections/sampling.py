@@ -73,8 +73,8 @@ class Section(FormSection):
     def wants(self, option: Option) -> bool:
         """A reference image and frames only for families that take them, or if one is set although they do not."""
         facts = all_facts().get(self.state.family.name)
-        taken = {"reference": facts and facts.references, "frames": facts and facts.clips}
-        is_foreign = option.name in taken and taken[option.name] is None
+        taken = {"reference": facts and facts.sample_images, "frames": facts and facts.clips}
+        is_foreign = option.name in taken and not taken[option.name]
         if is_foreign and not any(str(each.get(option.name) or "").strip() for each in self.list.items):
             return False
         return super().wants(option)

@@ -181,7 +181,7 @@ class CustomSampleDialog:
 
     def _takes_reference(self) -> bool:
         facts = all_facts().get(str(self._run_config().get("family")))
-        return facts is not None and facts.references is not None
+        return facts is not None and facts.sample_images > 0
 
     def _makes_videos(self) -> bool:
         facts = all_facts().get(str(self._run_config().get("family")))

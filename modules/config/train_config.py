@@ -327,10 +327,12 @@ def _cache_rules(config: TrainConfig) -> _Rules:
 
 def _reference_rules(config: TrainConfig) -> _Rules:
     given = [
-        *((f"concepts.{n}.references", len(c.reference_folders)) for n, c in enumerate(config.concepts) if c.enabled),
-        *((f"samples.{n}.reference", len(s.reference_files)) for n, s in enumerate(config.samples) if s.enabled),
-    ]
-    rules = [(path, fault) for path, count in given if (fault := reference_fault(config.family, count))]
+        *((f"concepts.{n}.references", reference_fault(config.family, len(c.reference_folders)))
+          for n, c in enumerate(config.concepts) if c.enabled),
+        *((f"samples.{n}.reference", sample_image_fault(config.family, len(s.reference_files)))
+          for n, s in enumerate(config.samples) if s.enabled),
+    ]  # fmt: skip
+    rules = [(path, fault) for path, fault in given if fault]
     facts = _references(config.family)
     largest, side = None if facts is None else facts.largest, config.reference_resolution
     if largest is not None and side is not None and side > largest:
@@ -351,6 +353,14 @@ def reference_fault(family: str, count: int) -> str:
         return f"names {count}; {family} takes {facts.most} for each image"
     others = ", ".join(name for name, each in all_facts().items() if each.references is not None)
     return f"is given, but {family} takes no reference images; models that edit images do: {others}"
+
+
+def sample_image_fault(family: str, count: int) -> str:
+    """As `reference_fault`, of a sample, which may be given its first frame."""
+    clips = _clips(family)
+    if clips is None or not clips.first_frame:
+        return reference_fault(family, count)
+    return f"names {count}; {family} takes 1, the first frame of the video" if count > 1 else ""
 
 
 def _clip_rules(config: TrainConfig) -> _Rules:

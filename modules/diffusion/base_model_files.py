@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from modules.config import ConfigError
 from modules.diffusion.hub.files import INDEX, PICKLES
 from modules.diffusion.hub.model import HubModel
-from modules.facts import FILE_INDEX, MODEL_FILES, is_lora
+from modules.facts import FILE_INDEX, MODEL_FILES, is_lora, pipeline_of
 from modules.files import FileFault, file_size, is_plain_name, printable, read_header, read_json, weight_map
 
 # owner/model@revision; the hub's cache has a file of the revision's name, so none of its parts is ".." (as in git)
@@ -152,12 +152,11 @@ def check_pipeline_class(folder: Path, pipelines: Collection[str], label: str, o
 
 
 def pipeline_class(folder: Path) -> str:
-    """The class that the model_index.json of a diffusers folder names. Raises OSError or FileFault."""
+    """What the model_index.json of a diffusers folder is of (`pipeline_of`). Raises OSError or FileFault."""
     content = read_json(folder / INDEX)
-    name = content.get("_class_name") if isinstance(content, dict) else None
-    if not isinstance(name, str):
+    if not isinstance(content, dict) or not isinstance(content.get("_class_name"), str):
         raise FileFault("does not name the class of a pipeline (_class_name)")
-    return name
+    return pipeline_of(content)
 
 
 def check_small_files(folder: Path, subfolders: Collection[Path], option: str) -> None:

@@ -133,6 +133,21 @@ class FlowOptions(Section):
     vae_tiling: bool = shared_options.vae_tiling()
 
 
+class FirstFrameOptions(FlowOptions):
+    """Of a model of videos that continues an image."""
+
+    first_frame_conditioning: float = setting(
+        0.5,
+        title="First-frame conditioning (image to video)",
+        help="The share of clips, drawn anew at each visit, whose first frame the model is given, so that it learns "
+        "what follows, as when an image is animated. 0: text to video alone. 1: image to video alone. Images are "
+        "always trained whole.",
+        ge=0,
+        le=1,
+        resume="warn",
+    )
+
+
 class GuidedFlowOptions(FlowOptions):
     """With the guidance input of models that were distilled with classifier-free guidance."""
 

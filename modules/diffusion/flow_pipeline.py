@@ -243,7 +243,7 @@ def _known_transformer(name: str, facts: FamilyFacts) -> nn.Module | None:
     if known is None or "transformer" not in known.networks:
         return None
     with quiet_libraries(), torch.device("meta"):  # the import of the pipeline's file warns of torchvision
-        (kind, *_) = getattr(diffusers, facts.pipelines[0])._get_signature_types()["transformer"]
+        (kind, *_) = getattr(diffusers, facts.pipeline_class)._get_signature_types()["transformer"]
         built: nn.Module = kind(**known.networks["transformer"])
         return built
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modules.data.batch import DROPPED_REFERENCES, LENGTH, REFERENCE, REFERENCES, Example
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
-from modules.diffusion.flow_options import FlowOptions
+from modules.diffusion.flow_options import FirstFrameOptions, FlowOptions
 from modules.diffusion.latent_space import LatentSpace
 from modules.diffusion.pixels import downsample_mask, mask_loss_weights, mask_or_ones
 from modules.diffusion.text_states import CAPTION, CAPTION_IDS, PICTURE, STATES, caption_bytes, unpack_caption
@@ -36,7 +36,8 @@ class FlowSampleTransform:
 
     def __call__(self, cached: dict[str, Tensor], caption: str, generator: torch.Generator) -> dict[str, Tensor]:
         """latents and noise fp32 [C, h, w], of clips [C, f, h, w], sigma fp32 []; the tensors of the caption, or its
-        bytes uint8 [N]; with a mask, loss weights [1, h, w] or [1, 1, h, w]. Of an image that is not cached, image
+        bytes uint8 [N]; with a mask, loss weights [1, h, w] or [1, 1, h, w]. Where first frames may be given, sigma is
+        [f], 0 of a given frame, and weights are [1, f, 1 or h, 1 or w]. Of an image that is not cached, image
         uint8 [3, H, W] and latent_noise [C, h, w] stand for latents, and likewise of clips.
         Of references reference.0 and so on, latents or images likewise, and references.length, how many are shown;
         picture.0 and so on, uint8 [3, H, W], if the text encoder will see them."""
@@ -74,7 +75,23 @@ class FlowSampleTransform:
         if "mask" in cached:
             weights = mask_loss_weights(cached["mask"], self.unmasked_weight, normalize=self.normalize_mask)
             sample["weights"] = weights if space.frame_step is None else weights.unsqueeze(-3)  # alike in all frames
+        if isinstance(self.options, FirstFrameOptions) and self.options.first_frame_conditioning:
+            self._give_first_frame(sample, shape[1], self.options.first_frame_conditioning, generator)
         return sample
+
+    def _give_first_frame(
+        self, sample: dict[str, Tensor], frames: int, share: float, generator: torch.Generator
+    ) -> None:
+        """The noise level of each of `frames` latents, and the loss on all that are not given, for a `share` of clips.
+
+        x_0 of the first latent is of the first frame alone, since the autoencoder looks back in time, never ahead.
+        """
+        trained = torch.ones(frames)
+        if torch.rand((), generator=generator) < share and frames > 1:
+            trained[0] = 0
+        sample["sigma"] = sample["sigma"] * trained
+        weights = (trained * (frames / trained.sum())).view(1, -1, 1, 1)  # the mean over what is trained
+        sample["weights"] = weights * sample["weights"] if "weights" in sample else weights
 
 
 @dataclass(frozen=True)

@@ -52,19 +52,22 @@ class Ddpm:
 
 @dataclass(frozen=True)
 class FlowMatching:
-    """The velocity from image to noise (see `flow_matching`); a level is sigma, 0 for the image and 1 for noise."""
+    """The velocity from image to noise (see `flow_matching`); a level is sigma, 0 for the image and 1 for noise.
+
+    Levels are [B], or [B, f] of clips [B, C, f, h, w] whose frames have their own.
+    """
 
     weighting: SigmaWeighting
 
     def noised(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        sigma = level.view(-1, *[1] * (x_0.ndim - 1))
+        sigma = level.view(*level.shape[:1], 1, *level.shape[1:], *[1] * (x_0.ndim - 1 - level.ndim))
         return (1 - sigma) * x_0 + sigma * noise
 
     def target(self, x_0: Tensor, noise: Tensor, level: Tensor) -> Tensor:
         return noise - x_0
 
     def weights(self, level: Tensor) -> Tensor:
-        return sigma_weights(level, self.weighting)
+        return sigma_weights(level if level.ndim == 1 else level.amax(1), self.weighting)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ MODEL_FILES: Final = (".safetensors", GGUF, FILE_INDEX)  # how the names of mode
 # Before all names of a transformer's tensors: in files of ComfyUI and of programs that save what they train, in Cosmos'
 # code and in diffusers' pipelines.
 PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.", "net.", "transformer.")
+# Settings of a model_index.json that make another model of a pipeline's class.
+_MARKS: Final = ("expand_timesteps", "boundary_ratio")
 
 Config = Mapping[str, Any]
 Shapes = Mapping[str, Sequence[int]]
@@ -112,6 +114,8 @@ class ClipFacts:
 
     step: int  # clips have 1 + n times as many frames
     rate: float  # frames per second that its clips usually have
+    # It continues an image: samples take one as their first frame, and clips may be trained with theirs given.
+    first_frame: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,8 @@ class FamilyFacts:
     resolution: int = 1024  # in pixels, that its models generate at; the usual limit of what is trained from scratch
     draws_samples: bool = True  # whether it generates images
     learns_classes: bool = False  # whether it learns which class an image is of: its folders, or its captions
-    # The pipeline classes of diffusers whose models it trains, the plain one first, and their text encoders with their
-    # tokenizers.
+    # The pipelines of diffusers whose models it trains, as `pipeline_of` names them, the plain one first, and the text
+    # encoders with their tokenizers.
     pipelines: tuple[str, ...] = ()
     encoders: Mapping[str, str] = field(default_factory=dict)
     processor: str = ""  # the component that prepares images for a text encoder that sees them
@@ -192,6 +196,18 @@ class FamilyFacts:
         return bool(self.pipelines)
 
     @property
+    def pipeline_class(self) -> str:
+        """The class of its plain pipeline."""
+        return self.pipelines[0].partition(" ")[0]
+
+    @property
+    def sample_images(self) -> int:
+        """How many images a sample may be generated from: references, or its first frame."""
+        if self.references is not None:
+            return self.references.most
+        return int(self.clips is not None and self.clips.first_frame)
+
+    @property
     def components(self) -> tuple[str, ...]:
         """The components, and so the subfolders, that training needs."""
         processors = (self.processor,) if self.processor else ()
@@ -200,6 +216,11 @@ class FamilyFacts:
     def architecture_of(self, transformer: Config, pipeline: str) -> str:
         """That of a model whose transformer has this config, in a pipeline of this class."""
         return self.architecture if self.variant is None else self.variant(transformer, pipeline)
+
+
+def pipeline_of(index: Mapping[str, object]) -> str:
+    """The pipeline of this model_index.json: its class, and what makes it another model than others of that class."""
+    return " with ".join([str(index.get("_class_name")), *(mark for mark in _MARKS if index.get(mark))])
 
 
 def hub_model_by_name(words: Mapping[str, str], otherwise: str) -> Callable[[Shapes, str], str]:

@@ -3,6 +3,7 @@
 CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "projection_dim": 768}
 VAE = {"vae": 0.08}
 VIDEO_VAE = {"vae": 0.13}
+VIDEO_VAE_2 = {"vae": 0.7}  # Wan 2.2's
 CLIP_TEXT = {"vae": 0.08, "text_encoder": 0.12}
 T5_XXL = (
     "T5EncoderModel",

@@ -20,7 +20,7 @@ from modules.diffusion.component_files import weights_fingerprint
 from modules.diffusion.dtypes import HALF_DTYPES
 from modules.diffusion.fitting_weights import require_fitting
 from modules.diffusion.flow_matching import SigmaShift, sample_sigma
-from modules.diffusion.flow_options import FlowOptions, GuidedFlowOptions
+from modules.diffusion.flow_options import FirstFrameOptions, FlowOptions, GuidedFlowOptions
 from modules.diffusion.flow_pipeline import (
     FlowComponents,
     TransformerModel,
@@ -97,7 +97,6 @@ class FlowTransformer(DiffusionFamily):
     }
 
     def __init__(self, config: TrainConfig, options: FlowOptions, components: FlowComponents) -> None:
-        self.check_index(components.index)
         self.options, self.components = options, components
         self.config, self.precision = config, config.precision
         self.sample_inputs = SampleInputs()
@@ -139,9 +138,7 @@ class FlowTransformer(DiffusionFamily):
     def base_model_notes(cls, config: TrainConfig) -> Sequence[str]:
         """What a transformer's file is completed with; see Family for the errors."""
         check_family(config, cls.facts.pipelines)
-        base, options = cls._base(config), read_options(cls.Options, config.family_options)
-        if found := find_scheduler(config.base_model, options.layout, cls.facts, options.text_encoder_files):
-            cls.check_index(found[1])
+        base = cls._base(config)
         folder = base.folder()
         notes = [] if folder is None else stored_notes(config, folder, cls._networks(base))
         model: Any = cls.meta_model(config)
@@ -185,7 +182,7 @@ class FlowTransformer(DiffusionFamily):
     @abstractmethod
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:
         """The model's prediction of noise - x_0, [B, C, h, w], for x_t [B, C, h, w] and noise levels `sigma` [B]; of
-        clips both are [B, C, f, h, w].
+        clips both are [B, C, f, h, w], and sigma is [B, f] where first frames may be given.
 
         `guidance` [B] is the input of a guidance-distilled model, None for others.
         """
@@ -243,10 +240,6 @@ class FlowTransformer(DiffusionFamily):
         images = [each.image for each in request.references]
         sizes = [self.config.picture_size(*each.size) or each.size for each in images]
         return [each.resize(size, Image.Resampling.LANCZOS) for each, size in zip(images, sizes, strict=True)]
-
-    @classmethod
-    def check_index(cls, index: Mapping[str, Any]) -> None:
-        """Raises ConfigError if the family does not train the model with this model_index.json."""
 
     @classmethod
     def freeze_unused(cls, transformer: nn.Module) -> None:
@@ -475,7 +468,7 @@ class FlowTransformer(DiffusionFamily):
         family.components = FlowComponents(
             folder=Path(),
             facts=cls.facts,
-            pipeline_class=getattr(diffusers, cls.facts.pipelines[0]),
+            pipeline_class=getattr(diffusers, cls.facts.pipeline_class),
             classes={},
             transformer=transformer,
             vae=None,
@@ -493,7 +486,8 @@ class FlowTransformer(DiffusionFamily):
         tokens = min(limit, USUAL_TOKENS) if any(name.endswith(STATES) for name in cls.text_names) else limit
         shapes = cls.text_shapes(transformer.config, tokens)
         text = FullTexts({name: torch.zeros(samples, *shape, dtype=dtype) for name, shape in shapes.items()})
-        sigma = torch.zeros(samples, dtype=dtype)
+        has_levels = isinstance(family.options, FirstFrameOptions) and family.options.first_frame_conditioning
+        sigma = torch.zeros(samples, *(frames if has_levels else ()), dtype=dtype)
         given = (x_t, sigma, text, family._guidance(x_t))
         count = max((len(each.reference_folders) for each in config.concepts if each.enabled), default=0)
         if count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +14,22 @@ from modules.diffusion import base_model_files
 from modules.diffusion.library_errors import damage_refused
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.facts import known_model
+from modules.facts._networks import VIDEO_VAE, VIDEO_VAE_2
 
-_VIDEO: Final = "AutoencoderKLQwenImage"  # takes frames; its defaults are those of the published one
-_VIDEO_CLASSES: Final = (_VIDEO, "AutoencoderKLWan")
+_VIDEO_CLASSES: Final = ("AutoencoderKLQwenImage", "AutoencoderKLWan")  # which take frames
 _CLASSES: Final = ("AutoencoderKL", "AutoencoderKLFlux2", *_VIDEO_CLASSES)
-_BILLIONS_OF_VIDEO: Final = 0.13
-# Of all others that are known by name; some differ in the last layer alone.
+# Those that are known by name, by their billions of parameters: the class, and the configuration.
+_VIDEO: Final[Mapping[float, tuple[str, Mapping[str, object]]]] = {
+    VIDEO_VAE["vae"]: ("AutoencoderKLQwenImage", {}),
+    VIDEO_VAE_2["vae"]: (
+        "AutoencoderKLWan",
+        {
+            "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "in_channels": 12, "out_channels": 12,
+            "is_residual": True, "patch_size": 2, "scale_factor_spatial": 16,
+        },
+    ),
+}  # fmt: skip
+# Of all others; some differ in the last layer alone.
 _KL: Final = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
@@ -67,4 +77,5 @@ def _known(name: str) -> Any:
     known = known_model(name)
     if known is None or "vae" not in known.frozen:
         return None
-    return getattr(diffusers, _VIDEO)() if known.frozen["vae"] == _BILLIONS_OF_VIDEO else diffusers.AutoencoderKL(**_KL)
+    kind, config = _VIDEO.get(known.frozen["vae"], ("AutoencoderKL", _KL))
+    return getattr(diffusers, kind)(**config)

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from modules.config import ConfigError
 from modules.diffusion.text_states import TextBatch
 from modules.facts.wan import FACTS
 from modules.families._flow_transformer import FlowTransformer
@@ -27,23 +26,14 @@ class Wan(FlowTransformer):
         return cast(Tensor, self.model(x_t, 1000 * sigma, _padded(text[PROMPT]), return_dict=False)[0])
 
     @classmethod
-    def check_index(cls, index: Mapping[str, Any]) -> None:
-        """Wan 2.2 has two transformers, or another autoencoder."""
-        if index.get("boundary_ratio") is not None or index.get("expand_timesteps"):
-            raise ConfigError(
-                "base_model is Wan 2.2, which this family does not train.",
-                f"Use Wan 2.1, for example {next(iter(FACTS.models))}.",
-            )
-
-    @classmethod
     def covered_side(cls, config: Mapping[str, Any]) -> int:
         """The table is the same for time and both sides."""
         return cls.size_step * int(config["rope_max_seq_len"])
 
     @classmethod
     def covered_frames(cls, config: Mapping[str, Any]) -> int:
-        assert FACTS.clips is not None
-        return 1 + FACTS.clips.step * (int(config["rope_max_seq_len"]) - 1)
+        assert cls.facts.clips is not None
+        return 1 + cls.facts.clips.step * (int(config["rope_max_seq_len"]) - 1)
 
     @classmethod
     def text_shapes(cls, config: Mapping[str, Any], tokens: int) -> Mapping[str, tuple[int, ...]]:

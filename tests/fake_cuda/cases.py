@@ -79,6 +79,7 @@ CHOSEN: Final = (
     "ernie_image lora gradient_checkpointing samples padding",
     "z_image lora int8 samples padding",
     "wan lora gradient_checkpointing samples backup padding",
+    "wan22_5b lora gradient_checkpointing samples backup padding",
     "pixel_diffusion ema_on_cpu fp16 samples validation backup save",
     "pixel_diffusion fused_backward loader_workers",
     "pixel_diffusion histograms",

@@ -86,10 +86,17 @@ def _flux2_dev_pipeline(folder: Path) -> Any:
     )
 
 
-def example(number: int) -> Example:
-    """An image of noise, 48 x 64 pixels, with two captions."""
+def request_of(name: str) -> SampleRequest:
+    """REQUEST in a size that the tiny pipeline of this name can generate."""
+    step = family_class(family_of(name)).size_step
+    return replace(REQUEST, height=REQUEST.height // step * step)
+
+
+def example(name: str, number: int) -> Example:
+    """An image of noise for the tiny pipeline of this name, 48 x 64 pixels or narrower, with two captions."""
     generator = torch.Generator().manual_seed(number)
-    pixels = torch.randint(0, 256, (3, 64, 48), generator=generator, dtype=torch.uint8)
+    width = request_of(name).height
+    pixels = torch.randint(0, 256, (3, 64, width), generator=generator, dtype=torch.uint8)
     return Example(pixels, None, (CAPTIONS[number], "another one"), (100, 80), (0, 0), flipped=False)
 
 
@@ -104,7 +111,7 @@ def references(name: str, number: int) -> tuple[Tensor, ...]:
 def edited(name: str, number: int, shown: int | None = None) -> Example:
     """An example with the references of the tiny pipeline of this name, or with those of another."""
     given = references(name, number if shown is None else shown)
-    return replace(example(number), references=given, pictures=tuple(map(seen, given)))
+    return replace(example(name, number), references=given, pictures=tuple(map(seen, given)))
 
 
 def seen(pixels: Tensor) -> Tensor:
@@ -143,7 +150,7 @@ def direct_loss(family: str, folder: Path, given: Batch) -> Tensor:
     pipe = pipeline(folder)
     found = []
     for number, caption in enumerate(CAPTIONS):
-        pixels = example(number).pixels[None].float() / 127.5 - 1
+        pixels = example(family, number).pixels[None].float() / 127.5 - 1
         x_0 = _latents(pipe, pixels)
         noise, sigma = given.tensors["noise"][number][None], given.tensors["sigma"][number][None]
         x_t = (1 - sigma) * x_0 + sigma * noise
@@ -276,6 +283,8 @@ def _ernie_image(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
 
 def _wan(pipe: Any, x_t: Tensor, sigma: Tensor, caption: str) -> Tensor:
     states, _ = pipe.encode_prompt(caption, do_classifier_free_guidance=False, max_sequence_length=512)
+    if pipe.config.expand_timesteps:
+        sigma = (torch.ones(x_t.shape[2:])[:, ::2, ::2] * sigma).flatten()[None]
     return cast(Tensor, pipe.transformer(x_t, sigma * 1000, states).sample)
 
 
@@ -308,6 +317,7 @@ VELOCITIES: Mapping[str, Callable[[Any, Tensor, Tensor, str], Tensor]] = {
     "lumina2": _lumina2,
     "ernie_image": _ernie_image,
     "wan": _wan,
+    "wan22_5b": _wan,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import WanImageToVideoPipeline
 from PIL import Image
 from torch import Tensor
 
 from modules.config import ConfigError, TrainConfig
+from modules.config.io.files import validate
 from modules.data.batch import Example
 from modules.families._by_name import family_class
+from modules.families._family import ReferenceImage
 from modules.files.videos import Clip, read_video_header, video_frames
 from modules.monitoring import save_sample
 from modules.training.actions.sample import _pack, _unpack
@@ -29,6 +33,8 @@ from tests.runs import Job, group_settings, tiny_config, train_alone, train_grou
 
 pytest.importorskip("av")
 FRAMES = 9  # three latents
+ANIMATING = "wan22_5b"
+SIZE = (64, 96)  # of its clips
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +42,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TINY["wan"](tmp_path_factory.mktemp("clips") / "wan")
 
 
-def clip(number: int, mask: Tensor | None = None) -> Example:
-    """A clip of noise, 48 x 64 pixels."""
+@pytest.fixture(scope="module")
+def animating(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that continues an image."""
+    return TINY[ANIMATING](tmp_path_factory.mktemp("clips") / ANIMATING)
+
+
+def clip(number: int, mask: Tensor | None = None, size: tuple[int, int] = (48, 64)) -> Example:
+    """A clip of noise."""
     generator = torch.Generator().manual_seed(number)
-    pixels = torch.randint(0, 256, (3, FRAMES, 64, 48), generator=generator, dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (3, FRAMES, *reversed(size)), generator=generator, dtype=torch.uint8)
     return Example(pixels, mask, (CAPTIONS[number],), (100, 80), (0, 0), flipped=False)
 
 
-def samples(family: Any, masks: tuple[Tensor | None, Tensor | None] = (None, None)) -> list[dict[str, Tensor]]:
-    """Two, as the loader makes them."""
+def samples(family: Any, masks: Sequence[Tensor | None] = (None, None), **given: Any) -> list[dict[str, Tensor]]:
+    """One with each mask, as the loader makes them."""
     transform, encode = family.sample_transform, family.example_transform or family.encode
     return [
         transform(
-            {**encode(clip(number, mask)), **encoded_text(family, CAPTIONS[number])},
+            {**encode(clip(number, mask, **given)), **encoded_text(family, CAPTIONS[number])},
             CAPTIONS[number],
             torch.Generator().manual_seed(number),
         )
@@ -56,13 +68,19 @@ def samples(family: Any, masks: tuple[Tensor | None, Tensor | None] = (None, Non
     ]
 
 
+def latents(pipe: Any, pixels: Tensor) -> Tensor:
+    """Normalised, of a clip uint8 [3, F, H, W], by diffusers alone."""
+    config = pipe.vae.config
+    mean, std = (torch.tensor(each).view(1, -1, 1, 1, 1) for each in (config.latents_mean, config.latents_std))
+    encoded: Tensor = pipe.vae.encode(pixels[None].float() / 127.5 - 1).latent_dist.mode()
+    return (encoded - mean) / std
+
+
 @torch.no_grad()
 def direct_loss(folder: Path, given: dict[str, Tensor], number: int) -> Tensor:
     """The squared errors of a clip's latents, by diffusers alone."""
     pipe = pipeline(folder)
-    config = pipe.vae.config
-    mean, std = (torch.tensor(each).view(1, -1, 1, 1, 1) for each in (config.latents_mean, config.latents_std))
-    x_0 = (pipe.vae.encode(clip(number).pixels[None].float() / 127.5 - 1).latent_dist.mode() - mean) / std
+    x_0 = latents(pipe, clip(number).pixels)
     noise, sigma = given["noise"][None], given["sigma"]
     states, _ = pipe.encode_prompt(CAPTIONS[number], do_classifier_free_guidance=False, max_sequence_length=512)
     out = pipe.transformer((1 - sigma) * x_0 + sigma * noise, 1000 * sigma[None], states).sample
@@ -81,6 +99,123 @@ def test_the_loss_of_clips_is_that_of_diffusers_and_of_what_is_not_cached(folder
     uncached = load("wan", folder, cache_latents=False, **options)
     encoded_now = uncached.loss(batch_of(samples(uncached), uncached.sample_transform))
     torch.testing.assert_close(encoded_now, losses, atol=1e-6, rtol=1e-6)
+
+
+@torch.no_grad()
+def animated_loss(folder: Path, given: dict[str, Tensor], number: int) -> Tensor:
+    """The squared errors of the latents behind the first, which is that of the first frame alone, as the loop of
+    WanImageToVideoPipeline has it at the noise level of the sample."""
+    pipe = pipeline(folder)
+    pixels = clip(number, size=SIZE).pixels
+    x_0, condition = latents(pipe, pixels), latents(pipe, pixels[:, :1])
+    noise, sigma = given["noise"][None], given["sigma"].max()
+    mask = torch.ones(1, 1, *x_0.shape[2:])
+    mask[:, :, 0] = 0
+    x_t = (1 - mask) * condition + mask * ((1 - sigma) * x_0 + sigma * noise)
+    timestep = (mask[0][0][:, ::2, ::2] * 1000 * sigma).flatten()[None]
+    states, _ = pipe.encode_prompt(CAPTIONS[number], do_classifier_free_guidance=False, max_sequence_length=512)
+    out = pipe.transformer(x_t, timestep, states).sample
+    return (out - (noise - x_0)).square()[:, :, 1:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_loss_with_a_given_first_frame_is_that_of_diffusers(animating: Path, cached: bool) -> None:
+    """Of all clips, of none, and of some, beside a mask of its upper half; the draws are the same."""
+    mask = torch.zeros(1, 96, 64, dtype=torch.uint8)
+    mask[:, :64] = 255
+    masked = {"masked_training": True, "unmasked_weight": 0.0, "normalize_masked_area_loss": False}
+    found = {}
+    for share, masks in ((1.0, (None, None)), (0.0, (None, None)), (0.75, (mask,) * 3)):
+        options = {"latents": "mode", "first_frame_conditioning": share}
+        family = load(ANIMATING, animating, cache_latents=cached, family_options=options, **masked)
+        given = samples(family, masks, size=SIZE)
+        with torch.no_grad():
+            found[share] = family.loss(batch_of(given, family.sample_transform)), given
+    losses, given = found[1.0]
+    direct = torch.stack([animated_loss(animating, one, number).mean() for number, one in enumerate(given)])
+    torch.testing.assert_close(losses, direct, atol=1e-6, rtol=1e-6)
+    plain, of_text = found[0.0]
+    assert [one["sigma"].ndim for one in of_text] == [0, 0]
+    assert all(torch.equal(one["noise"], other["noise"]) for one, other in zip(given, of_text, strict=True))
+    assert (plain - losses).abs().min() > 1e-4
+    mixed, of_both = found[0.75]
+    shown = [bool(one["sigma"][0] == 0) for one in of_both]
+    assert len(set(shown)) == 2
+    place = shown.index(True)
+    upper = animated_loss(animating, of_both[place], place)
+    torch.testing.assert_close(mixed[place], upper[..., :4, :].sum() / upper.numel(), atol=1e-6, rtol=1e-6)
+
+
+def test_images_and_the_share_of_clips_whose_first_frame_is_given(animating: Path) -> None:
+    family = load(ANIMATING, animating, family_options={"first_frame_conditioning": 0.25})
+    transform = family.sample_transform
+    text = encoded_text(family, "")
+    for frames, share in ((1, 0.0), (3, 0.25)):
+        cached = {"mean": torch.zeros(4, frames, 2, 2), **text}
+        drawn = [transform(cached, "", torch.Generator().manual_seed(seed)) for seed in range(400)]
+        given = [bool(one["sigma"][0] == 0) for one in drawn]
+        assert sum(given) / len(given) == pytest.approx(share, abs=0.05)
+        weights = torch.stack([one["weights"].flatten() for one in drawn])
+        torch.testing.assert_close(weights.mean(1), torch.ones(400))
+
+
+@torch.no_grad()
+def test_a_sample_goes_on_from_its_first_frame_as_the_pipeline_does(animating: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    first = Image.fromarray(torch.randint(0, 256, (96, 64, 3), generator=generator, dtype=torch.uint8).numpy())
+    wide = Image.new("RGB", (104, 96), "white")  # whose middle is it
+    wide.paste(first, (20, 0))
+    request = replace(REQUEST, width=64, height=96, frames=FRAMES)
+    family = load(ANIMATING, animating)
+    sample = family.sample(replace(request, references=(ReferenceImage("wide.png", wide),)))
+    plain = family.sample(request)
+    assert isinstance(sample, Clip)
+    assert isinstance(plain, Clip)
+    assert (len(sample.frames), sample.fps) == (FRAMES, 24.0)
+    pipes = {
+        "text": pipeline(animating),
+        "image": WanImageToVideoPipeline.from_pretrained(animating, image_encoder=None, image_processor=None),
+    }
+    pipes["image"].set_progress_bar_config(disable=True)
+    states, negative = pipes["text"].encode_prompt(REQUEST.prompt, REQUEST.negative_prompt, max_sequence_length=512)
+    for kind, found in (("image", sample), ("text", plain)):
+        drawn = pipes[kind](
+            **({"image": first} if kind == "image" else {}),
+            prompt_embeds=states,
+            negative_prompt_embeds=negative,
+            width=64,
+            height=96,
+            num_frames=FRAMES,
+            num_inference_steps=REQUEST.steps,
+            guidance_scale=REQUEST.guidance_scale,
+            generator=torch.Generator().manual_seed(REQUEST.seed),
+            output_type="pil",
+        ).frames[0]
+        assert [np.array(each).tobytes() for each in found.frames] == [np.array(each).tobytes() for each in drawn]
+    assert sample.frames[-1].tobytes() != plain.frames[-1].tobytes()
+
+
+def test_a_first_frame_without_more_frames_is_refused() -> None:
+    sample = {"prompt": "a", "reference": "a.png", "frames": 1}
+    config = TrainConfig.model_validate({"family": ANIMATING, "samples": [sample]})
+    said = r"^samples\.0\.reference is the first frame of a video, but .* for example to 17\."
+    with pytest.raises(ConfigError, match=said):
+        sample_requests(config, 32)
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "said"),
+    [(ANIMATING, {"samples": [{"prompt": "a", "reference": "a.png; b.png"}]},
+      "samples.0.reference names 2; wan22_5b takes 1, the first frame"),
+     ("wan", {"samples": [{"prompt": "a", "reference": "a.png"}]},
+      "samples.0.reference is given, but wan takes no reference images"),
+     (ANIMATING, {"concepts": [{"path": "x", "references": "y"}]},
+      "concepts.0.references is given, but wan22_5b takes no reference")],
+)  # fmt: skip
+def test_first_frames_that_cannot_be_are_refused(family: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        validate({"family": family, **given}, "try.yaml")
 
 
 def test_a_mask_counts_in_all_frames_of_a_clip(folder: Path) -> None:
@@ -168,14 +303,20 @@ def test_clips_beyond_the_positions_of_the_model_are_refused(folder: Path) -> No
         load("wan", folder).sample(replace(REQUEST, frames=129))
 
 
-@pytest.mark.parametrize("changes", [{"boundary_ratio": 0.875}, {"expand_timesteps": True}])
-def test_a_later_model_is_refused_before_it_is_loaded(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"boundary_ratio": 0.875}, "contains a WanPipeline with boundary_ratio; this family trains WanPipeline"),
+     ({"expand_timesteps": True}, "is a WanPipeline with expand_timesteps, .* Set family to wan22_5b")],
+)  # fmt: skip
+def test_a_later_model_is_refused_before_it_is_loaded(
+    changes: dict[str, Any], said: str, folder: Path, tmp_path: Path
+) -> None:
     shutil.copytree(folder, tmp_path / "wan")
     index = tmp_path / "wan" / "model_index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | changes))
     config = TrainConfig.model_validate({"family": "wan", "base_model": str(index.parent)})
     for read in (family_class("wan").base_model_notes, family_class("wan").load_for_training):
-        with pytest.raises(ConfigError, match=r"base_model is Wan 2\.2, which"):
+        with pytest.raises(ConfigError, match=said):
             read(config)
 
 

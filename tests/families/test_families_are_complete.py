@@ -8,7 +8,7 @@ import diffusers
 import pytest
 
 from modules.config.family_about import family_about
-from modules.diffusion.flow_options import GuidedFlowOptions
+from modules.diffusion.flow_options import FirstFrameOptions, GuidedFlowOptions
 from modules.diffusion.quiet_libraries import quiet_libraries
 from modules.diffusion.transformer_files.names import transformer_layout
 from modules.facts import FamilyFacts, all_facts, family_of_architecture, named_family
@@ -44,9 +44,10 @@ def test_a_family_is_known_everywhere(name: str) -> None:
     kind, facts = family_class(name), all_facts()[name]
     assert issubclass(kind, FlowTransformer)
     assert issubclass(kind.Options, GuidedFlowOptions) == facts.has_guidance
+    assert issubclass(kind.Options, FirstFrameOptions) == (facts.clips is not None and facts.clips.first_frame)
     with quiet_libraries():
-        (transformer, *_) = getattr(diffusers, facts.pipelines[0])._get_signature_types()["transformer"]
-        assert all(hasattr(diffusers, pipeline) for pipeline in facts.pipelines)
+        (transformer, *_) = getattr(diffusers, facts.pipeline_class)._get_signature_types()["transformer"]
+        assert all(hasattr(diffusers, pipeline.partition(" ")[0]) for pipeline in facts.pipelines)
     assert transformer.__name__ == facts.transformer
     layout = transformer_layout(facts.transformer, {"guidance_embeds": True})
     places = {

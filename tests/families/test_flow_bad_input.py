@@ -161,10 +161,10 @@ def test_weights_that_are_not_finite_are_named(
 def test_what_cannot_be_encoded_is_not_cached(z_image: Path) -> None:
     family = load("z_image", z_image)
     config = TrainConfig.model_validate({"family": "z_image", "base_model": str(z_image)})
-    assert encode_finite(config, family, family.encode_batch, [example(0)], 1)
+    assert encode_finite(config, family, family.encode_batch, [example("z_image", 0)], 1)
     family.components.vae.encoder.conv_in.bias.data[0] = float("nan")
     with pytest.raises(TrainingError, match=r"not finite .* in 'vae.encoder.conv_in.bias', so nothing"):
-        encode_finite(config, family, family.encode_batch, [example(0)], 1)
+        encode_finite(config, family, family.encode_batch, [example("z_image", 0)], 1)
 
 
 def test_a_text_encoder_that_is_not_finite_is_named_before_it_reads_captions(z_image: Path, tmp_path: Path) -> None:

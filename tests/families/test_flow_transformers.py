@@ -51,6 +51,7 @@ from tests.families.flow_checks import (
     load,
     pipeline,
     references,
+    request_of,
     unpadded_prompts,
 )
 from tests.families.tiny_flow_pipelines import FIRST_EDIT, TINY
@@ -80,7 +81,9 @@ def request_for(name: str) -> SampleRequest:
     """REQUEST as the family's pipelines can take it."""
     shown = tuple(ReferenceImage(f"{number}.png", each) for number, each in enumerate(reference_images(name)))
     # FLUX.2 has no negative prompt but klein's empty one
-    return replace(REQUEST, references=shown, negative_prompt="" if "flux2" in name else REQUEST.negative_prompt)
+    return replace(
+        request_of(name), references=shown, negative_prompt="" if "flux2" in name else REQUEST.negative_prompt
+    )
 
 
 def reference_images(name: str) -> list[Image.Image]:
@@ -120,6 +123,7 @@ def drawn(folder: Path, lora: Path | None = None) -> np.ndarray:
     generator = torch.Generator().manual_seed(REQUEST.seed)
     sizes = {"width": REQUEST.width, "height": REQUEST.height, "num_inference_steps": REQUEST.steps}
     if name == "WanPipeline":
+        sizes["height"] -= REQUEST.height % (2 * pipe.vae_scale_factor_spatial)
         return np.array(pipe(**given, **sizes, generator=generator, num_frames=1, output_type="pil").frames[0][0])
     with small_references():
         return np.array(pipe(**given, **sizes, generator=generator).images[0])

@@ -68,6 +68,29 @@ def test_two_ranks_compute_the_same(config: TrainConfig, alone: Run) -> None:
 
 
 @pytest.mark.slow
+def test_clips_whose_first_frame_is_given_are_the_same_on_two_ranks_and_after_a_resume(config: TrainConfig) -> None:
+    """A random half of them, of a model with an autoencoder of its own."""
+    name = "wan22_5b"
+    base = TINY[name](Path(config.cache_dir).parent / name)
+    given = {
+        "family": name,
+        "base_model": str(base),
+        "concepts": config.concepts,
+        "cache_dir": f"{config.cache_dir}-{name}",
+    }
+    one = TrainConfig(**(config.model_dump() | given | {"run_name": name}))
+    code, alone = train_alone(one)
+    assert code == 0, alone.failure(0)
+    two = one.model_dump() | group_settings(2) | {"run_name": f"{name}-two"}
+    assert train_group(2, {"two": Job(TrainConfig(**two))})["two"].losses == pytest.approx(alone.losses, rel=1e-9)
+    half = one.model_copy(update={"run_name": f"{name}-half", "max_steps": STEPS // 2})
+    assert train_alone(half)[0] == 0
+    code, resumed = train_alone(half.model_copy(update={"max_steps": STEPS}), "latest")
+    assert code == 0
+    assert same_state(resumed.state, alone.state)
+
+
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_to_the_bit_also_without_the_cache(config: TrainConfig, alone: Run) -> None:
     for name, changes in (("cached", {}), ("uncached", {"cache_latents": False})):
         whole = alone

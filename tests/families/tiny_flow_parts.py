@@ -104,8 +104,8 @@ def gemma_tokenizer() -> GemmaTokenizer:
     return GemmaTokenizer(vocab=vocabulary, model_max_length=1024, add_bos_token=True)
 
 
-def video_vae(kind: Any = AutoencoderKLQwenImage) -> AutoencoderKLQwenImage | AutoencoderKLWan:
-    """Four latent channels, sides divided by 8, of frames but the first four at a time."""
+def video_vae(kind: Any = AutoencoderKLQwenImage, **more: Any) -> AutoencoderKLQwenImage | AutoencoderKLWan:
+    """Four latent channels, sides divided by 8, of frames but the first four at a time; `more` of its configuration."""
     return kind(
         base_dim=4,
         z_dim=4,
@@ -114,4 +114,5 @@ def video_vae(kind: Any = AutoencoderKLQwenImage) -> AutoencoderKLQwenImage | Au
         temperal_downsample=[False, True, True],
         latents_mean=[0.1, -0.2, 0.3, 0.0],
         latents_std=[1.5, 2.0, 0.8, 1.1],
+        **more,
     )

@@ -391,16 +391,19 @@ def tiny_ernie_image(folder: Path) -> Path:
     return save(pipeline, folder)
 
 
-def tiny_wan(folder: Path) -> Path:
-    """A WanPipeline in `folder`."""
+WAN22_VAE = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16}
+
+
+def tiny_wan(folder: Path, shift: float = 3.0, vae: Mapping[str, Any] = {}, **settings: Any) -> Path:
+    """A WanPipeline in `folder`; `vae` is of its autoencoder's configuration, `settings` are the pipeline's own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         t5 = t5_tokenizer()
         pipeline = WanPipeline(
             scheduler=UniPCMultistepScheduler(
-                prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
+                prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=shift
             ),
-            vae=video_vae(AutoencoderKLWan),
+            vae=video_vae(AutoencoderKLWan, **vae),
             text_encoder=UMT5EncoderModel(UMT5Config(**t5_config(t5).to_diff_dict() | {"model_type": "umt5"})),
             tokenizer=t5,
             transformer=WanTransformer3DModel(
@@ -414,6 +417,7 @@ def tiny_wan(folder: Path) -> Path:
                 ffn_dim=32,
                 rope_max_seq_len=32,
             ),
+            **settings,
         )
     return save(pipeline, folder)
 
@@ -432,5 +436,6 @@ TINY: Mapping[str, Callable[[Path], Path]] = {
     "lumina2": tiny_lumina2,
     "ernie_image": tiny_ernie_image,
     "wan": tiny_wan,
+    "wan22_5b": partial(tiny_wan, shift=5.0, vae=WAN22_VAE, expand_timesteps=True),
 }
 FIRST_EDIT = {"qwen_image_edit_1": partial(tiny_qwen_image_edit, kind=QwenImageEditPipeline)}  # of one reference

@@ -364,6 +364,18 @@ def test_clips_of_a_model_of_videos(tmp_path: Path) -> None:
     assert stills.config.frames == 1
 
 
+def test_first_frames_of_a_model_that_animates_images(tmp_path: Path) -> None:
+    model, dataset = {"name_or_path": "a/b", "arch": "wan22_5b"}, {"folder_path": str(tmp_path), "num_frames": 41}
+    for given, share in (({"do_i2v": True}, 1.0), ({"do_i2v": False}, 0.0), ({}, 0.0)):
+        samples = [{"prompt": "a --ctrl_img a.png"}]
+        found = imported(tmp_path, model=model, datasets=[{**dataset, **given}], sample={"samples": samples})
+        assert (found.config.family, found.config.frames) == ("wan22_5b", 41)
+        assert found.config.family_options["first_frame_conditioning"] == share
+        assert [Path(each).name for each in found.config.samples[0].reference_files] == ["a.png"]
+    plain = imported(tmp_path, model={**model, "arch": "wan21"}, datasets=[{**dataset, "do_i2v": True}])
+    assert "first_frame_conditioning" not in plain.config.family_options
+
+
 def test_a_frozen_text_encoder_has_no_layers_in_the_pattern(tmp_path: Path) -> None:
     """With one that matches nothing, SD 1 did not start."""
     assert "text_encoder" not in of_model(tmp_path, "sd15", {}).config.lora_targets

@@ -15,6 +15,7 @@ from modules.checkpoint.formats.file_types import require_diffusers_folder
 from modules.checkpoint.formats.safetensors_file import SafetensorsFile, lazy_tensor, write_safetensors
 from modules.config import ConfigError
 from modules.diffusion.transformer_files.whole import require_unscaled
+from modules.facts import pipeline_of
 from modules.files import FileFault, read_json
 
 _WHOLE_FOLDER: Final = "Copy or download the whole folder."
@@ -25,7 +26,7 @@ class DiffusersFolder:
     """The configuration of a diffusers pipeline."""
 
     folder: Path
-    pipeline: str  # its class
+    pipeline: str  # as `pipeline_of` names it
     components: Mapping[str, Mapping[str, object]]  # the config.json of each component that has weights
     scheduler: Mapping[str, object]  # its config
 
@@ -41,7 +42,7 @@ def read_diffusers_folder(folder: Path) -> DiffusersFolder:
     }
     scheduler_file = folder / "scheduler" / "scheduler_config.json"
     scheduler = read_json_object(scheduler_file) if scheduler_file.is_file() else {}
-    return DiffusersFolder(folder, str(index.get("_class_name")), components, scheduler)
+    return DiffusersFolder(folder, pipeline_of(index), components, scheduler)
 
 
 class ComponentWeights:

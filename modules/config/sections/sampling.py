@@ -33,7 +33,8 @@ class Sample(Section):
         "",
         title="Reference image",
         help="For models that edit images: the image that the prompt changes, scaled as in training. Several, if the "
-        "model takes them, are separated by ;. Empty: none.",
+        "model takes them, are separated by ;. For models that animate images: the first frame, cropped to the size of "
+        "the video. Empty: none.",
         picks="file",
     )
     enabled: bool = setting(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from modules.config.errors import ConfigError
 from modules.config.explain import format_value
 from modules.config.io.text_formats import Data
-from modules.facts import ReferenceFacts
+from modules.facts import ClipFacts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import (
     DATASET_TABLE,
@@ -19,7 +19,7 @@ from modules.importers.ai_toolkit.data import (
     control_table,
     sample_control_table,
 )
-from modules.importers.ai_toolkit.other_training import clip_step_of, other_training, references_of
+from modules.importers.ai_toolkit.other_training import facts_of, other_training, references_of
 from modules.importers.ai_toolkit.prompts import split_prompt
 from modules.importers.ai_toolkit.tables import PROCESS_TABLE
 from modules.importers.readers import is_path, is_text, items, non_empty_text
@@ -34,9 +34,9 @@ TABLES = {
     "the first of datasets": FIRST_TABLE,
     "each of datasets": DATASET_TABLE,
     "each of datasets, for models that edit images": control_table(NUMBERED),
-    "the first of datasets, for models of videos": clip_table(4),
+    "the first of datasets, for models of videos": clip_table(ClipFacts(4, 24.0, first_frame=True)),
     "each sample": SAMPLE_TABLE,
-    "each sample, of models that edit images": sample_control_table(NUMBERED),
+    "each sample, of models that edit or animate images": sample_control_table(NUMBERED),
 }
 
 
@@ -70,7 +70,7 @@ def translate(data: Mapping[str, object], translation: Translation) -> None:
         del rest[key]
     if "sample_every" in sampling:
         rest["sample"] = {"sample_every": sampling["sample_every"]}
-    _samples(sampling, f"{prefix}sample.", trigger, translation, references_of(process))
+    _samples(sampling, f"{prefix}sample.", trigger, translation, facts_of(process).sample_images)
     translation.apply(PROCESS_TABLE, rest, prefix)
     for why in other_training(process):
         translation.hold(f"{prefix}{why}")
@@ -133,8 +133,8 @@ def _datasets(
             table = control_table(references.most)
             control = {name: own.pop(name) for name in table.keys() & own.keys()}
             translation.apply(table, control, prefix, f"concepts.{count}.")
-        if step := clip_step_of(process):
-            table = clip_table(step)
+        if clips := facts_of(process).clips:
+            table = clip_table(clips)
             given = {name: own.pop(name) for name in table.keys() & own.keys()}
             if count == 0:
                 translation.apply(table, given, prefix)
@@ -159,7 +159,7 @@ def _samples(
     prefix: str,
     trigger: str,
     translation: Translation,
-    references: ReferenceFacts | None,
+    most_images: int,
 ) -> None:
     common = {name: value for name, value in sampling.items() if name not in ("prompts", "samples", "sample_every")}
     prompts = [{"prompt": item} for item in items(sampling.get("prompts"))]
@@ -180,8 +180,8 @@ def _samples(
             values["seed"] = seed + index
         names = {name: prefix + name for name in common} | {"prompt": f"{prefix}prompts.{index}"}
         names |= {name: f"{prefix}prompts.{index}.{name}" for name in flags if name != "prompt"}
-        if references:
-            table = sample_control_table(references.most)
+        if most_images:
+            table = sample_control_table(most_images)
             control = {name: values.pop(name) for name in table.keys() & values.keys()}
             translation.apply(table, control, prefix, f"samples.{count}.", names)
         translation.apply(SAMPLE_TABLE, values, prefix, f"samples.{count}.", names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from modules.facts import ClipFacts
 from modules.importers import common
+from modules.importers.flow_rules import PATH
 from modules.importers.readers import boolean, data_path, data_paths, integer, items, number, several_sides, text
 from modules.importers.rules import (
     ANY,
@@ -18,6 +20,7 @@ from modules.importers.rules import (
 
 NUMBERED = 3  # control_path_1 to control_path_3, and so for the images of a sample
 _NETWORK_WEIGHT = "with a network_weight the loss is weighted, not the LoRA"
+_GIVEN = "the first frame of all clips, or of none"
 _FRAMES = "spread over the whole video there unless shrink_video_to_frames is false, and at fps from its beginning here"
 _DATA = "not supported; prepare the images beforehand"
 
@@ -59,15 +62,22 @@ def control_table(most: int) -> Table:
     return _table_of_paths("control_path", "references", most)
 
 
-def clip_table(step: int) -> Table:
-    """Of models of videos, whose clips have 1 + a multiple of `step` frames: for all concepts, as the first says."""
+def clip_table(clips: ClipFacts) -> Table:
+    """Of models of videos: for all concepts, as the first says."""
+    step = clips.step
+    given = CombinedRule({"do_i2v": False}, "family_options.first_frame_conditioning", _first_frames, _GIVEN)
     return Table(
         rules=(
             Rule("num_frames", "frames", 1, lambda value: (integer(value) - 1) // step * step + 1, _FRAMES),
             Rule("fps", "fps", 16, number),
+            *((given,) if clips.first_frame else ()),
         ),
         unsupported=(Unsupported("shrink_video_to_frames", _FRAMES, default=True),),
     )
+
+
+def _first_frames(values: Values) -> list[Assignment]:
+    return [Assignment(f"{PATH}first_frame_conditioning", float(boolean(values["do_i2v"])), _GIVEN)]
 
 
 def sample_control_table(most: int) -> Table:

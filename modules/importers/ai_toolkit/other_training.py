@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from modules.facts import ReferenceFacts, all_facts
+from modules.facts import FamilyFacts, ReferenceFacts, all_facts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import control_table
 from modules.importers.flow_families import known_family, reference_facts
@@ -27,10 +27,9 @@ def references_of(process: Mapping[str, object]) -> ReferenceFacts | None:
     return reference_facts(_family_of(process))
 
 
-def clip_step_of(process: Mapping[str, object]) -> int | None:
-    """Of a model of videos that Tandem has: its clips have 1 + a multiple of it."""
-    facts = all_facts().get(_family_of(process) or "")
-    return facts.clips.step if facts and facts.clips else None
+def facts_of(process: Mapping[str, object]) -> FamilyFacts:
+    """Of the model that is trained; of nothing, if Tandem does not have it."""
+    return all_facts().get(_family_of(process) or "", FamilyFacts(""))
 
 
 def _family_of(process: Mapping[str, object]) -> str | None:

@@ -34,7 +34,7 @@ _NO_LAYOUT = "of the model's own components: set family_options.layout, or leave
 
 
 def kind_of(values: Mapping[str, object]) -> str | None:
-    """The family of flow-matching models; those that edit images have the type of the others, and a name that tells."""
+    """The family of flow-matching models; some have the type of others, and a name that tells."""
     kind = flow_family(values.get("model.type"))
     names = " ".join(str(values.get(name) or "") for name in ("model.diffusers_path", *TRANSFORMER_FILES)).lower()
     return next((name for name, (of, found) in _EDITS.items() if of == kind and re.search(found, names)), kind)

@@ -109,8 +109,9 @@ MASKS: Final = ("mask", "segmentation")  # conditioning_type of what is no condi
 def family_of(given: Mapping[str, object]) -> str | None:
     """Tandem's family of model_family, which model_flavour may tell; None if it has none."""
     family, flavour = known_family(given.get("model_family")), str(given.get("model_flavour") or "").lower()
-    edits = (name for name, facts in all_facts().items() if facts.references and flavour in facts.simple_tuner)
-    return next((name for name in edits if name.startswith(f"{family}_")), family)
+    siblings = (name for name, facts in all_facts().items() if flavour in facts.simple_tuner)
+    known = all_facts()
+    return next((name for name in siblings if family and known[name].transformer == known[family].transformer), family)
 
 
 def hold_other_training(given: Mapping[str, object], translation: Translation) -> None:

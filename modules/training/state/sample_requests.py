@@ -6,7 +6,7 @@ import os
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.choices import drawn_prompts
-from modules.config.train_config import reference_fault
+from modules.config.train_config import sample_image_fault
 from modules.data.index.images import read_reference
 from modules.families._family import ReferenceImage, SampleRequest
 from modules.files import whole_path
@@ -35,8 +35,13 @@ def sample_requests(config: TrainConfig, size_step: int) -> list[SampleRequest]:
         if fault := _frames_fault(frames, config):
             name = "frames" if sample.frames is None else f"samples.{number}.frames"
             raise ConfigError(f"{name} is {frames}; {fault}.")
-        if fault := reference_fault(config.family, len(sample.reference_files)):
+        if fault := sample_image_fault(config.family, len(sample.reference_files)):
             raise ConfigError(f"samples.{number}.reference {fault}.")
+        if sample.reference_files and frames == 1 and config.clip_step is not None:
+            raise ConfigError(
+                f"samples.{number}.reference is the first frame of a video, but it has no more frames; set "
+                f"samples.{number}.frames, for example to {1 + 4 * config.clip_step}."
+            )
         try:
             references = tuple(map(_reference, sample.reference_files))
         except ConfigError as error:

@@ -40,6 +40,7 @@ EXPECTED: Final = {
     "lumina2": ("cap_embedder.1.weight", "noise_refiner.0.attention.k_norm.weight", "layers.0.attention.qkv.weight"),
     "ernie_image": ("layers.0.mlp.linear_fc2.weight", "layers.0.self_attention.to_q.weight"),
     "wan": ("head.modulation", "blocks.0.self_attn.q.weight", "blocks.0.ffn.0.weight"),
+    "wan22_5b": ("head.modulation", "blocks.0.cross_attn.k.weight", "blocks.0.ffn.2.bias"),
     "krea2": ("txtfusion.projector.weight", "blocks.0.attn.qknorm.qnorm.scale", "txtmlp.0.scale"),
 }
 
