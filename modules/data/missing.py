@@ -14,9 +14,9 @@ import numpy as np
 
 from modules.config import ConfigError, TrainConfig
 from modules.config.sections.concept import LIST_NAMES, METADATA_NAMES
-from modules.data.doubtful import doubtful_data
 from modules.data.index.caption_lists import MORE_CELLS, NO_CLIPS, NOT_USED
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
+from modules.data.index.doubtful import doubtful_images
 from modules.data.index.images import suppress_pillow_warnings
 from modules.data.index.index import TRANSPARENT, Index
 from modules.data.index.near_duplicates import hashed_image, similar_groups
@@ -39,7 +39,7 @@ def missing_data(config: TrainConfig, index: Index, *, is_cached: bool) -> list[
         *(f"{each.path} is {each.what}." for each in index.problems() if each.what.startswith(NOT_USED)),
         *(f"{e.path}: {e.what}." for e in index.header.problems if MORE_CELLS in e.what or e.what.endswith(NO_CLIPS)),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
-        *doubtful_data(config, index),
+        *_doubtful(config, index),
         *_variations(config, is_cached),
         *_held_out(config, index),
         *_seen_twice(config, index),
@@ -91,6 +91,19 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
                 f"{example!r}; not used: {', '.join(others)}.{parquet} docs/data.md lists what is read; "
                 "caption_source=file_name says that the names are meant."
             )
+
+
+def _doubtful(config: TrainConfig, index: Index) -> Iterator[str]:
+    for number, concept in enumerate(config.concepts):
+        first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
+        yield from doubtful_images(
+            concept,
+            printable(index.header.roots[number], 200),
+            index.caption_place[first:last],
+            lambda row, first=first: index.relative_path(first + row),  # type: ignore[misc]
+            lambda row, first=first: index.captions(first + row),  # type: ignore[misc]
+            clips=index.header.most_frames > 1,
+        )
 
 
 def _variations(config: TrainConfig, is_cached: bool) -> Iterator[str]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from modules.config import Concept, TrainConfig
+from modules.config import Concept
 from modules.config.captions import CaptionPlace
 from modules.data.index.concept_summary import count_of
 from modules.data.index.expand import KOHYA_FOLDER, may_repeat
-from modules.data.index.index import Index
 from modules.files import printable
 
+IntegerArray: TypeAlias = NDArray[np.integer]
 _REGULARIZATION: Final = frozenset({"reg", "regularization", "regularisation"})  # folders of kohya's GUI
 _OF_CLASS: Final = _REGULARIZATION | {"class_images", "class_data", "class_dir", "reg_images", "regularization_images"}
 _SHARD: Final = r"(20\d\d|-\d{5}-of-\d{5}\.\w+)?"  # COCO's train2017, train-00000-of-00003.parquet of the hub
@@ -38,24 +39,32 @@ _MOST_LOOKED_AT: Final = 10_000  # paths of a concept
 _MOST_READ: Final = 1_000  # captions of a concept
 
 
-def doubtful_data(config: TrainConfig, index: Index) -> Iterator[str]:
-    """A sentence for each."""
-    for number, concept in enumerate(config.concepts):
-        first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
-        if first == last:
-            continue
-        name = printable(index.header.roots[number], 200)
-        rows = np.unique(np.linspace(first, last - 1, _MOST_LOOKED_AT).astype(np.int64)).tolist()
-        paths = [index.relative_path(row) for row in rows]
-        folders = list(dict.fromkeys(map(os.path.dirname, paths)))
-        if concept.kind == "train":
-            yield from _splits(name, folders)
-        yield from _numbered_folders(name, concept, folders)
-        if index.header.most_frames > 1:
-            yield from _frames(name, paths)
-        if any(_names_mask(path) for path in paths):
-            yield from _masks(name, list(map(os.fsdecode, index.paths.unpack(first, last))))
-        yield from _no_captions(name, index, first, last)
+def doubtful_images(
+    concept: Concept,
+    name: str,
+    places: IntegerArray,
+    path_of: Callable[[int], str],
+    captions_of: Callable[[int], tuple[str, ...]],
+    *,
+    clips: bool,
+) -> Iterator[str]:
+    """A sentence for each kind of them in a concept, of whose images `places` [images] says where captions come from.
+
+    `clips`: videos are trained on as such.
+    """
+    looked = np.unique(np.linspace(0, len(places) - 1, _MOST_LOOKED_AT).astype(np.int64)) if len(places) else places
+    paths = [path_of(row) for row in looked.tolist()]
+    folders = list(dict.fromkeys(map(os.path.dirname, paths)))
+    if concept.kind == "train":
+        yield from _splits(name, folders)
+    yield from _numbered_folders(name, concept, folders)
+    if clips:
+        yield from _frames(name, paths)
+    if any(_names_mask(path) for path in paths):
+        yield from _masks(name, [path_of(row) for row in range(len(places))])
+    in_files = np.flatnonzero(np.isin(places, _IN_FILES))
+    rows = in_files[np.unique(np.linspace(0, len(in_files) - 1, _MOST_READ).astype(np.int64))] if len(in_files) else []
+    yield from _no_captions(name, {path_of(row): captions_of(row) for row in map(int, rows)}, len(in_files))
 
 
 def _splits(name: str, folders: Sequence[str]) -> Iterator[str]:
@@ -134,14 +143,11 @@ def _names_mask(path: str) -> str:
     return match[1] if match else place.stem if _MASK_FOLDER.fullmatch(place.parent.name) else ""
 
 
-def _no_captions(name: str, index: Index, first: int, last: int) -> Iterator[str]:
-    """Texts beside images that hold something else."""
-    rows = first + np.flatnonzero(np.isin(index.caption_place[first:last], _IN_FILES))
-    looked = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(np.int64))] if len(rows) else rows
-    texts = {row: index.captions(row) for row in looked.tolist()}
+def _no_captions(name: str, texts: Mapping[str, tuple[str, ...]], number: int) -> Iterator[str]:
+    """Texts beside images that hold something else: `texts` are those of some of a `number` of images."""
     for pattern, what in _NO_CAPTIONS.items():
-        found = [row for row, lines in texts.items() if any(map(pattern.match, lines))]
+        found = [path for path, lines in texts.items() if any(map(pattern.match, lines))]
         if found:
-            of = f" (of {len(looked):,} that were looked at)" if len(looked) < len(rows) else ""
-            example = printable(index.relative_path(found[0]), 200)
+            of = f" (of {len(texts):,} that were looked at)" if len(texts) < number else ""
+            example = printable(found[0], 200)
             yield f"The captions of {count_of(len(found), 'image')}{of} in {name}, such as {example}, are {what}."
