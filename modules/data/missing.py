@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from modules.config import ConfigError, TrainConfig
-from modules.data.index.caption_lists import LACKS, MORE_CELLS
+from modules.config.sections.concept import LIST_NAMES, METADATA_NAMES
+from modules.data.index.caption_lists import MORE_CELLS, NO_CLIPS, NOT_USED
 from modules.data.index.concept_summary import caption_warnings, count_of, summarize_concepts
-from modules.data.index.expand import KOHYA_FOLDER, may_repeat
+from modules.data.index.doubtful import doubtful_images
 from modules.data.index.images import suppress_pillow_warnings
 from modules.data.index.index import TRANSPARENT, Index
 from modules.data.index.near_duplicates import hashed_image, similar_groups
@@ -23,9 +24,7 @@ from modules.files import FileFault, printable, read_bytes
 
 _CAPTION_SUFFIXES: Final = (".caption", ".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".tags")
 _CAPTION_FOLDERS: Final = ("captions", "caption", "text", "texts")
-_REGULARIZATION: Final = frozenset({"reg", "regularization", "regularisation"})  # folders of kohya's GUI
 _MOST_READ: Final = 500  # files of equal size
-_MOST_LOOKED_AT: Final = 10_000  # paths of a concept
 _LARGEST_READ: Final = 64 << 20  # bytes of each
 _MOST_PIXELS: Final = 256 << 20  # of all images, if they are decoded to compare them: a few seconds
 _DISTANCE: Final = 4  # of 64 bits, by which images differ that are scaled or saved anew
@@ -37,10 +36,10 @@ def missing_data(config: TrainConfig, index: Index, *, is_cached: bool) -> list[
     summaries = summarize_concepts(config.concepts, index, uses_masks=config.masked_training)
     return [
         *_captions(config, index),
-        *(f"{each.path} is {each.what}." for each in index.problems() if each.what.startswith(LACKS)),
-        *(f"{each.path}: {each.what}." for each in index.header.problems if MORE_CELLS in each.what),
+        *(f"{each.path} is {each.what}." for each in index.problems() if each.what.startswith(NOT_USED)),
+        *(f"{e.path}: {e.what}." for e in index.header.problems if MORE_CELLS in e.what or e.what.endswith(NO_CLIPS)),
         *(warning for summary in summaries for warning in caption_warnings(summary)),
-        *_numbered_folders(config, index),
+        *_doubtful(config, index),
         *_variations(config, is_cached),
         *_held_out(config, index),
         *_seen_twice(config, index),
@@ -80,6 +79,9 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
         folder = next((each for each in _CAPTION_FOLDERS if (root.parent / each).is_dir()), None)
         if folder and root.name not in _CAPTION_FOLDERS:
             others.append(f"the folder {folder} beside it (give the concept the folder that holds both)")
+        lists = (each for each in (*METADATA_NAMES, *sorted(LIST_NAMES)) if (root.parent / each).is_file())
+        if above := next(lists, None):
+            others.append(f"{above} in the folder above (give the concept that folder)")
         if others:
             example = printable(index.captions(int(rows[0]))[0], 100)
             tables = " metadata.parquet is read, with pyarrow; other .parquet files only if they hold the images."
@@ -91,33 +93,17 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
             )
 
 
-def _numbered_folders(config: TrainConfig, index: Index) -> Iterator[str]:
-    """Concepts with some of kohya's folders, whose numbers do not count."""
+def _doubtful(config: TrainConfig, index: Index) -> Iterator[str]:
     for number, concept in enumerate(config.concepts):
         first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
-        paths = map(os.fsdecode, index.paths.unpack(first, min(last, first + _MOST_LOOKED_AT)))
-        folders = dict.fromkeys(os.path.dirname(path) for path in paths)
-        numbered = [each.rpartition("/") for each in folders if KOHYA_FOLDER.fullmatch(os.path.basename(each))]
-        if not numbered or not may_repeat(concept):
-            continue
-        folder, beside = numbered[0][2], {above for above, *_ in numbered}
-        if regular := next((each for each in beside if each.lower() in _REGULARIZATION), ""):
-            yield (
-                f"{printable(index.header.roots[number], 200)} has images in {regular}, where kohya's scripts have "
-                "those of the class in general: here they are trained on as all others. Make that folder a concept of "
-                "its own, with prior, and the folder of the others another one, both with folder_repeats."
-            )
-        else:
-            yield (
-                f"{printable(index.header.roots[number], 200)} has folders such as {printable(folder, 100)}, as "
-                "kohya's scripts name them for repeats. "
-                + (
-                    "They count only where all images and texts of a concept are in such folders: give it the folder "
-                    "that holds them alone."
-                    if concept.folder_repeats
-                    else "Here the numbers mean nothing, unless folder_repeats is on."
-                )
-            )
+        yield from doubtful_images(
+            concept,
+            printable(index.header.roots[number], 200),
+            index.caption_place[first:last],
+            lambda row, first=first: index.relative_path(first + row),  # type: ignore[misc]
+            lambda row, first=first: index.captions(first + row),  # type: ignore[misc]
+            clips=index.header.most_frames > 1,
+        )
 
 
 def _variations(config: TrainConfig, is_cached: bool) -> Iterator[str]:

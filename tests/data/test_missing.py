@@ -157,6 +157,63 @@ def test_the_regularization_images_of_a_folder_of_kohyas_gui(tmp_path: Path) -> 
     assert "has images in reg, where kohya's scripts have those of the class in general" in sentence
 
 
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        # datasets 5021, and data/train-00000-of-00002.parquet of the hub
+        (("train/a.png", "test/b.png"), "has images in folders called train and test"),
+        (("train2017/cat/a.png", "val2017/cat/b.png"), "has images in folders called train2017 and val2017"),
+        (("train/a.png", "car/b.png"), ""),
+        # diffusers' train_dreambooth.py; XavierXiao/Dreambooth-Stable-Diffusion 34
+        (("instance_images/a.png", "class_images/b.png"), "has images in class_images, where scripts for DreamBooth"),
+        (("train/a.png", "train_masks/a_mask.png"), "1 image that is trained on, such as train_masks/a_mask.png, has"),
+        (("a.png", "a_mask_0.png", "a_mask_1.png"), "2 images that are trained on, such as a_mask_0.png, have the"),
+        (("a.png", "b_mask.png"), ""),  # of no image: one of somebody with a mask
+    ],
+)
+def test_folders_and_names_that_say_what_images_are_for(tmp_path: Path, files: tuple[str, ...], part: str) -> None:
+    for name in files:
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64)).save(tmp_path / "set" / name)
+    found = said(tmp_path, {"path": str(tmp_path / "set")})[0]
+    assert (part in " ".join(found), len(found)) == (True, bool(part)), found
+
+
+def test_folders_of_frames_are_no_videos(tmp_path: Path) -> None:
+    (tmp_path / "set/clip").mkdir(parents=True)
+    for number in range(16):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"set/clip/f{number:05d}.png")
+    concept = {"path": str(tmp_path / "set")}
+    assert said(tmp_path, concept)[0] == []
+    (sentence,) = said(tmp_path, concept, family="wan", base_model="x", method="lora", frames=9)[0]
+    assert "has 1 folder of numbered images, such as clip: they are trained on as images" in sentence
+    assert "'clip/f%05d.png'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("0 0.512 0.43 0.21 0.33\n2 0.1 0.2 0.05 0.07\n", "boxes of objects (YOLO)"),
+        ("{\\rtf1\\ansi\\ansicpg1252\n\\f0\\fs24 a fox}", "rich text (RTF)"),
+        ("a fox\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, CFG scale: 7", "settings of an image generator"),
+        ("1girl, 0.5\na fox", ""),
+    ],
+)
+def test_texts_that_are_no_captions(tmp_path: Path, folder: Path, text: str, what: str) -> None:
+    for number in range(6):
+        (folder / f"DSC_{number}.txt").write_text(text if number else "a fox")
+    found = said(tmp_path, {"path": str(folder)})[0]
+    assert [f"The captions of 5 images in {folder}, such as DSC_1.png, are {what}:" in each for each in found] == [
+        True for _ in [what] if what
+    ], found
+
+
+def test_a_list_above_the_folder_of_the_images(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "images/DSC_0.png", "text": "a fox"}')
+    (sentence,) = said(tmp_path, {"path": str(folder)})[0]
+    assert "not used: metadata.jsonl in the folder above (give the concept that folder)." in sentence
+
+
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:
     for suffix in ("jfif", "jpe", "JFIF", "jpg_large"):
         Image.new("RGB", (64, 64)).save(folder / f"of {suffix}.{suffix}", "JPEG")

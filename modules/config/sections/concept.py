@@ -22,12 +22,13 @@ METADATA_NAMES: Final = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  
 # Of Flickr8k, Flickr30k and COCO, which lie in another folder than the images that they name.
 LISTS_ELSEWHERE: Final = frozenset(
     {
-        *("flickr8k.token.txt", "results_20130124.token", "results.token"),
+        *("flickr8k.token.txt", "results_20130124.token", "results.token", "results.csv"),
         *(f"captions_{part}{year}.json" for part in ("train", "val") for year in (2014, 2017)),
     }
 )
 LIST_NAMES: Final = LISTS_ELSEWHERE | {
     *("metadata.json", "metadata.tsv"),
+    *(f"meta_{each}.json" for each in ("cap", "cap_dd", "clean", "lat")),  # of kohya's scripts
     *(f"captions{each}" for each in (".csv", ".json", ".jsonl", ".tsv", ".txt")),
 }
 CaptionLines: TypeAlias = Literal["random", "first", "whole"]

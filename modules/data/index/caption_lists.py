@@ -19,6 +19,7 @@ from modules.data.index.problems import Problem
 from modules.data.index.scan import IMAGE_FOLDERS
 from modules.files import FileFault, decode_json, is_shard, open_regular, printable, read_bytes
 from modules.files.encodings import SAMPLE, decode_unicode, find_encoding
+from modules.files.shard_paths import is_archive
 from modules.files.shards import shard_table
 from modules.files.table_shards import table_rows
 from modules.files.videos import VIDEO_SUFFIXES
@@ -26,14 +27,19 @@ from modules.files.videos import VIDEO_SUFFIXES
 Texts: TypeAlias = tuple[str, ...]
 Record: TypeAlias = Mapping[str, object]
 
-FILE_KEYS: Final = ("file_name", "filename", "file", "image", "image_path", "path", "img")
+FILE_KEYS: Final = (
+    *("file_name", "filename", "file", "image", "image_path", "path", "img", "image_name"),
+    *("video", "video_path", "media_path", "image_id"),
+)
 TEXT_KEYS: Final = ("text", "caption", "prompt", "description", "tags")
-LACKS: Final = "not used: it lacks"
+NOT_USED: Final = "not used: it"
 MORE_CELLS: Final = "more cells than the header"
+NO_CLIPS: Final = "are not used: a video is one file with all of its captions. Cut it into a file for each clip"
 LABEL_KEYS: Final = ("label", "class")
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_BYTES: Final = 512 << 20  # a line of text for each of a million images
 _MAX_FAULTS: Final = 20  # listed of one file
+_TIMES: Final = (("start", "end"), ("start_time", "end_time"), ("start_frame", "end_frame"))  # of a clip in a video
 _BEYOND: Final = "\0"  # the column of what is beyond the last one
 _SUFFIXES: Final = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 _LINE_END: Final = re.compile("[\r\n]")
@@ -49,8 +55,8 @@ class Entries:
 
     def key(self, relative: str) -> str | None:
         """The entry of an image, which may be written without a suffix, as an absolute path of another machine, below
-        its own folder again, as beside a folder images, or with other capitals or another Unicode form: macOS takes
-        names apart (NFD)."""
+        its own folder again, without a folder images or the archive that it is in, or with other capitals or another
+        Unicode form: macOS takes names apart (NFD)."""
         if relative in self.texts or not self.texts:
             return relative if self.texts else None
         if self._alike is None:
@@ -58,7 +64,8 @@ class Entries:
         path = folded(relative)
         stem = posixpath.splitext(path)[0]
         folder, name = posixpath.split(path)
-        outside = posixpath.join(*(each for each in folder.split("/") if each not in IMAGE_FOLDERS), name)
+        parts = (each for each in folder.split("/") if each not in IMAGE_FOLDERS and not is_archive(each))
+        outside = posixpath.join(*parts, name)
         again = (f"{self._folder}/{path}", posixpath.join(folder, posixpath.basename(folder), name))
         wanted = (path, stem, *again, outside, f"//{name}", f"//{posixpath.basename(stem)}")
         return next((key for each in wanted if (key := self._alike.get(each))), None)
@@ -87,18 +94,16 @@ def read_entries(
         elif name.endswith(".jsonl"):
             records = _json_lines(text, path, problems)
         elif name.endswith(".json"):
-            data = decode_json(text)
-            records = _annotations(data) if name in LISTS_ELSEWHERE else _json_records(data)
+            records = _annotations(decode_json(text)) if name in LISTS_ELSEWHERE else _json_records(text)
         else:
             records = _list(text)
         if name in LISTS_ELSEWHERE:  # a path from the root counts by its last part
-            records = [{**each, FILE_KEYS[0]: f"/{each[FILE_KEYS[0]]}"} for each in records]
-    except (FileFault, csv.Error) as fault:
-        what = f"it {fault}" if isinstance(fault, FileFault) else f"cannot be read as {path.suffix[1:]}: {fault}"
-        problems.append(Problem(str(path), what))
-        return {}
-    except OSError as error:
-        problems.append(Problem(str(path), f"cannot be read as {path.suffix[1:]}: {error}"))
+            named = [({"text": each.get("comment"), **each}, _named(each)) for each in records]  # Kaggle's results.csv
+            records = [{**each, FILE_KEYS[0]: f"/{image}"} for each, image in named if image]
+    except (FileFault, csv.Error, OSError) as fault:
+        what = f"it {fault}" if isinstance(fault, FileFault) else f"it cannot be read as {path.suffix[1:]}: {fault}"
+        is_chosen = name in METADATA_NAMES  # otherwise nothing says that it is meant to hold captions
+        problems.append(Problem(str(path), f"not used: {what}" if is_chosen else what))
         return {}
     if encoding:
         problems.append(Problem(str(path), f"it is not UTF-8; it was read as {encoding}"))
@@ -141,25 +146,32 @@ def _entries(
     records: Sequence[Record], path: Path, folder: str, keys: Sequence[str], problems: list[Problem]
 ) -> dict[str, Texts]:
     entries: dict[str, Texts] = {}
-    several = defaultdict[str, list[str]](list)
+    several: dict[str, list[str]] = {}  # of images that are named again
     unnamed, columns, has_texts = 0, Counter[str](), False
-    joins, repeats = path.suffix.lower() == ".json", path.suffix.lower() in (".txt", ".token")
+    joins = path.suffix.lower() == ".json"
     for record in records:
-        name = next((value for key in FILE_KEYS if isinstance(value := record.get(key), str) and value), None)
-        if name is None:
+        for each in record:
+            columns[each] += 1
+        name = _named(record)
+        if not name:
             unnamed += 1
             continue
         key = posixpath.normpath(posixpath.join(folder, name.replace("\\", "/")))
         has_texts = has_texts or any(each in record for each in keys)
-        for each in record:
-            columns[each] += 1
         texts = record_texts(record, keys, joins=joins)
-        if repeats:
-            several[key] += texts
+        if key in entries:
+            several.setdefault(key, list(entries[key])).extend(texts)
         else:
             entries[key] = texts
-    entries |= {key: tuple(texts) for key, texts in several.items()}
-    if unnamed:
+    entries |= {key: tuple(dict.fromkeys(texts)) for key, texts in several.items()}
+    times = next((pair for pair in _TIMES if all(each in columns for each in pair)), None)
+    if entries and times:
+        what = f"its columns {' and '.join(times)} {NO_CLIPS}"
+        problems.append(Problem(str(path), what))
+    if unnamed and not entries:
+        what = f"lacks one of the columns {', '.join(FILE_KEYS)}, with the names of images; it has {_shown(columns)}"
+        problems.append(Problem(str(path), f"{NOT_USED} {what}"))
+    elif unnamed:
         have = "entry has" if unnamed == 1 else "entries have"
         problems.append(Problem(str(path), f"{unnamed} {have} no `file_name`; ignored"))
     if cut := columns.pop(_BEYOND, 0):
@@ -167,19 +179,28 @@ def _entries(
         what = f"{lines} {MORE_CELLS}, which are not used: a caption with a separator needs quotes"
         problems.append(Problem(str(path), what))
     if entries and not has_texts:
-        names = [each for each, _ in columns.most_common() if each not in FILE_KEYS]
-        found = ", ".join(printable(each, 40) for each in names[:8]) or "none"
         wanted = f"the column {keys[0]!r}" if len(keys) == 1 else f"one of the columns {', '.join(keys)}"
-        problems.append(Problem(str(path), f"{LACKS} {wanted}; it has {found}. See caption_column"))
+        what = f"{NOT_USED} lacks {wanted}; it has {_shown(columns)}. See caption_column"
+        problems.append(Problem(str(path), what))
         return {}
     return entries
+
+
+def _named(record: Record) -> str:
+    return next((value for key in FILE_KEYS if isinstance(value := record.get(key), str) and value), "")
+
+
+def _shown(columns: Counter[str]) -> str:
+    names = [each for each, _ in columns.most_common() if each not in (*FILE_KEYS, _BEYOND)]
+    return ", ".join(printable(each, 40) for each in names[:8]) or "none"
 
 
 def _table(text: str) -> list[Record]:
     """The rows of a table with a header; its separator is the one that sets the name of the images apart."""
     header = text[: text.find("\n") if "\n" in text else len(text)].strip("\r")
     separator = next((each for each in _SEPARATORS if not set(FILE_KEYS).isdisjoint(_cells(header, each))), ",")
-    reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_BEYOND, delimiter=separator)
+    file = io.StringIO(text, newline="")
+    reader = csv.DictReader(file, restkey=_BEYOND, delimiter=separator, skipinitialspace=True)
     return [{str(key): value for key, value in row.items()} for row in reader]
 
 
@@ -188,6 +209,9 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _json_lines(text: str, path: Path, problems: list[Problem]) -> list[Record]:
+    """The records in the lines, or a list of them in one JSON text."""
+    if text.lstrip().startswith("["):
+        return _json_records(text)
     records: list[Record] = []
     faults: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -205,11 +229,20 @@ def _json_lines(text: str, path: Path, problems: list[Problem]) -> list[Record]:
     problems.extend(Problem(str(path), fault) for fault in faults[:_MAX_FAULTS])
     if len(faults) > _MAX_FAULTS:
         problems.append(Problem(str(path), f"{len(faults) - _MAX_FAULTS} more lines are no JSON objects"))
+    if faults and not records:
+        raise FileFault("has no line that is a JSON object")
     return records
 
 
-def _json_records(data: object) -> list[Record]:
-    """A list of records, or kohya's: the record, or the caption alone, by the name of the image."""
+def _json_records(text: str) -> list[Record]:
+    """A list of records, or kohya's: the record, or the caption alone, by the name of the image. Also JSON lines."""
+    try:
+        data = decode_json(text)
+    except FileFault:
+        lines = text.strip().split("\n")
+        if len(lines) < 2 or not all(line.startswith("{") and line.rstrip().endswith("}") for line in lines):
+            raise
+        data = [decode_json(line) for line in lines]
     if isinstance(data, list):
         return [each for each in data if isinstance(each, dict)]
     if not isinstance(data, dict):

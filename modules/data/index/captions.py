@@ -33,7 +33,7 @@ _MAX_CAPTION_FILE_BYTES: Final = 1 << 20
 _PROBED: Final = 20  # NAME.json of a concept that show whether such files hold captions there
 _COMPARED: Final = 1000  # images with two captions
 _SAMPLED: Final = 200  # files that an encoding is found from
-_RULES: Final = 4  # another number when captions are found otherwise than before, so that they are read again
+_RULES: Final = 5  # another number when captions are found otherwise than before, so that they are read again
 
 
 class FoundCaption(NamedTuple):

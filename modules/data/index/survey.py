@@ -26,12 +26,13 @@ from modules.data.index.captions import unpack_captions
 from modules.data.index.clips import clip_notes
 from modules.data.index.concept_rows import ConceptRows, index_concept
 from modules.data.index.concept_summary import ConceptSummary, caption_warnings, median_size, summarize_concept
+from modules.data.index.doubtful import doubtful_images
 from modules.data.index.expand import parts
 from modules.data.index.index import no_progress
 from modules.data.index.references import unpack_references
 from modules.data.index.scan import concept_root, scan_concept
 from modules.data.loading.order import balanced_repeats
-from modules.files import FileFault, decode_json, open_regular, read_text
+from modules.files import FileFault, decode_json, open_regular, printable, read_text
 from modules.files.addresses import is_address
 
 Record = dict[str, object]
@@ -79,7 +80,7 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             if concept.enabled and concept.kind == "train":
                 found = Counter(buckets[each] for each in bucket.tolist())
                 trained.append((part, summary.images - summary.held_out, found))
-            lines += [*summary.lines(), *caption_warnings(summary)]
+            lines += [*summary.lines(), *caption_warnings(summary), *_doubtful(part, rows, settings)]
             samples += (summary.images - summary.held_out) * part.repeats / concept.repeats
             if scan.root in roots:  # at another resolution
                 continue
@@ -156,6 +157,17 @@ def _summary(
         other_files,
         uses_masks=settings.masked_training,
         most_frames=1 if settings.clip_step is None else settings.frames,
+    )
+
+
+def _doubtful(concept: Concept, rows: ConceptRows, settings: TrainConfig) -> Iterator[str]:
+    return doubtful_images(
+        concept,
+        printable(concept.name or concept.path, 200),
+        rows.columns["caption_place"].astype(np.int64),
+        lambda row: os.fsdecode(rows.paths[row]),
+        lambda row: unpack_captions(rows.captions[row]),
+        clips=settings.clip_step is not None and settings.frames > 1,
     )
 
 

@@ -90,7 +90,7 @@ def test_metadata_overrides_text_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ("[" * 100_000, "line 1 is nested too deeply"),
+        ("[" * 100_000, "it is nested too deeply"),
         ('{"file_name": "red_cat.png", "text": 1e999}', "line 1 has a number that is too large"),
         ("x\n" * 100, "80 more lines are no JSON objects"),
         (b"\xff\xfe\0", "it is not UTF-8 text"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 KOHYA = json.dumps({"a": {"caption": "a cat", "tags": "red, sitting"}, "/data/b.png": {"tags": ["one", "two"]}})
+VIDEOS = [{"video_path": "a.png", "caption": "a cat"}, {"media_path": "b.png", "caption": "a dog"}]  # musubi-tuner, LTX
 RECORDS = json.dumps([{"image": "a.png", "prompt": "a cat"}, {"image": "b.png", "prompt": "a dog"}])
 
 
@@ -122,6 +124,19 @@ RECORDS = json.dumps([{"image": "a.png", "prompt": "a cat"}, {"image": "b.png", 
         ({"captions.txt": 'image,caption\na.png,"a cat, red"\nb.png,a dog'}, ("a cat, red", "a dog"), "captions.txt"),
         ({"metadata.csv": "file_name;text\na.png;a cat, red\nb.png;a dog"}, ("a cat, red", "a dog"), "metadata.csv"),
         ({"metadata.tsv": "filename\tcaption\na.png\ta cat\nb.png\ta dog"}, ("a cat", "a dog"), "2 from metadata.tsv"),
+        (
+            {"metadata.csv": "video,prompt\na.png,a cat\nb.png,a dog"},
+            ("a cat", "a dog"),
+            "metadata.csv",
+        ),  # DiffSynth 610
+        (
+            {"captions.csv": 'image_id, text\na.png, "a cat, red"\nb.png, a dog'},
+            ("a cat, red", "a dog"),
+            "captions.csv",
+        ),
+        ({"metadata.jsonl": json.dumps(VIDEOS, indent=1)}, ("a cat", "a dog"), "2 from metadata.jsonl"),
+        ({"metadata.json": "\n".join(map(json.dumps, VIDEOS))}, ("a cat", "a dog"), "2 from metadata.json"),
+        ({"meta_cap.json": KOHYA}, ("a cat, red, sitting", "one, two"), "2 from meta_cap.json"),  # kohya_ss 2761
     ],
 )
 def test_captions_are_found_where_people_have_them(
@@ -134,13 +149,14 @@ def test_captions_are_found_where_people_have_them(
     assert not found.warnings
 
 
-def test_images_beside_captions_in_folders_of_their_own(tmp_path: Path) -> None:
-    write_image(tmp_path / "set/images/x/a.png")
+@pytest.mark.parametrize("images", ["images", "videos"])  # the latter with stills among them
+def test_images_beside_captions_in_folders_of_their_own(tmp_path: Path, images: str) -> None:
+    write_image(tmp_path / "set" / images / "x/a.png")
     write(tmp_path / "set", {"captions/x/a.txt": "a cat", "captions/x/c.txt": "nobody's"})
     found = Found(tmp_path / "set")
-    assert found.captions == {"images/x/a.png": ("a cat",)}
+    assert found.captions == {f"{images}/x/a.png": ("a cat",)}
     assert "1 text of no image, such as captions/x/c.txt" in found.text
-    (warning,) = Found(tmp_path / "set/images").warnings
+    (warning,) = Found(tmp_path / "set" / images).warnings
     assert "the folder captions beside it (give the concept the folder that holds both)" in warning
 
 
@@ -202,6 +218,7 @@ def test_entries_that_name_no_image_and_names_written_otherwise(tmp_path: Path) 
         ("Images/a.png", "captions.txt", "image,caption\na.png,a cat"),  # Flickr8k of Kaggle
         ("Flicker8k_Dataset/a.png", "Flickr8k_text/Flickr8k.token.txt", "a.png#0\ta cat"),
         ("flickr30k-images/a.png", "results_20130124.token", "a.png#0\ta cat"),
+        ("flickr30k_images/a.png", "results.csv", "image_name| comment_number| comment\na.png| 0| a cat"),
         (
             "train2017/a.png",
             "annotations/captions_train2017.json",
@@ -235,6 +252,44 @@ def test_images_have_all_captions_of_the_lists_of_flickr_and_coco(tmp_path: Path
     (tmp_path / "set/annotations/captions_val2014.json").unlink()
     write(tmp_path / "set", {"results.token": "a.png#0\ta cat\na.png#1\tthe cat\n"})
     assert Found(tmp_path / "set").captions["train/a.png"] == ("a cat", "the cat")
+
+
+def test_a_list_beside_an_archive_names_what_is_in_it(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png")
+    write(tmp_path / "set", {"metadata.jsonl": '{"file_name": "a.png", "text": "a cat"}'})  # datasets 7337
+    with zipfile.ZipFile(tmp_path / "set/images.zip", "w") as archive:
+        archive.write(tmp_path / "a.png", "a.png")
+    found = Found(tmp_path / "set")
+    assert found.captions == {"images.zip/a.png": ("a cat",)}
+    assert not found.warnings
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_an_image_that_a_list_names_again_has_another_caption(folder: Path, name: str) -> None:
+    rows = [("a.png", "a cat", 0, 2), ("b.png", "a dog", 0, 2), ("a.png", "the cat", 2, 4), ("a.png", "a cat", 4, 6)]
+    columns = ("file_name", "text", "start", "end")
+    table = "\n".join(",".join(map(str, row)) for row in (columns, *rows))
+    lines = "\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows)
+    found = Found(write(folder, {name: table if name.endswith(".csv") else lines}))
+    assert found.captions == {"a.png": ("a cat", "the cat"), "b.png": ("a dog",)}
+    (warning,) = found.warnings
+    assert f"{name}: its columns start and end are not used" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("metadata.csv", "a.png,a cat\nb.png,a dog", "it lacks one of the columns file_name, filename, file, image"),
+        ("metadata.jsonl", '{"id": 1, "text": "a cat"}', "has id, text"),
+        ("metadata.jsonl", "a cat\na dog", "has no line that is a JSON object"),
+        ("metadata.jsonl", "[1", "it is not JSON"),
+    ],
+)
+def test_a_list_of_no_use_is_said(folder: Path, name: str, text: str, said: str) -> None:
+    found = Found(write(folder, {name: text}))
+    (warning,) = found.warnings
+    assert warning.startswith(f"{folder / name} is not used: it ")
+    assert said in warning
 
 
 def test_a_caption_that_a_table_cuts_off_is_said(folder: Path) -> None:

@@ -47,6 +47,16 @@ def test_images_have_size_bucket_and_captions(folder: Path, tmp_path: Path) -> N
     assert of_type(records, "buckets") == [{"type": "buckets", "buckets": [["32x32", 3, 3], ["48x24", 1, 1]]}]
 
 
+def test_what_is_probably_not_meant_is_said_as_before_training(tmp_path: Path) -> None:
+    for number, name in enumerate(("train/a", "test/b")):
+        write_image(tmp_path / f"set/{name}.png", 40, 40, seed=number)
+    config = config_for(tmp_path / "set", cache=tmp_path / "cache")
+    (found,) = of_type(list(survey(config)), "concept")
+    (sentence,) = missing_data(config, build_index(config, config.seed, 8, tmp_path / "cache"), is_cached=True)
+    assert "folders called train and test" in sentence
+    assert cast("list[str]", found["summary"])[-1] == sentence
+
+
 def kohya_folders(root: Path) -> Path:
     for number, name in enumerate(("10_sks dog/a", "10_sks dog/b", "2_cats/more/c")):
         write_image(root / f"{name}.png", 40, 40, seed=number)

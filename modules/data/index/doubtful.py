@@ -1,0 +1,153 @@
+"""Images and captions that are probably not meant to be trained on, as their folders, names or texts say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.config import Concept
+from modules.config.captions import CaptionPlace
+from modules.data.index.concept_summary import count_of
+from modules.data.index.expand import KOHYA_FOLDER, may_repeat
+from modules.files import printable
+
+IntegerArray: TypeAlias = NDArray[np.integer]
+_REGULARIZATION: Final = frozenset({"reg", "regularization", "regularisation"})  # folders of kohya's GUI
+_OF_CLASS: Final = _REGULARIZATION | {"class_images", "class_data", "class_dir", "reg_images", "regularization_images"}
+_SHARD: Final = r"(20\d\d|-\d{5}-of-\d{5}\.\w+)?"  # COCO's train2017, train-00000-of-00003.parquet of the hub
+_TRAIN: Final = re.compile(f"(train|training){_SHARD}", re.IGNORECASE)
+_HELD_OUT: Final = re.compile(f"(test|testing|val|valid|validation|eval){_SHARD}", re.IGNORECASE)
+_MASK: Final = re.compile(r"(.+)[-_ ](?:masks?|masklabel)[-_ ]?\d*", re.IGNORECASE)
+_MASK_FOLDER: Final = re.compile(r"(.*[-_ ])?masks?", re.IGNORECASE)
+_FRAME: Final = re.compile(r"(.+)/([^/]*?)(\d{3,})(\.\w+)")
+_MOST_STILLS: Final = 16  # numbered without a gap, which are then probably frames
+_NO_CAPTIONS: Final = {
+    re.compile(r"\d+( -?\d*\.\d+){4,}"): "boxes of objects (YOLO): move these files away, or set caption_source",
+    re.compile(r"\{\\rtf\d"): "rich text (RTF): save them as plain text",
+    re.compile(r"(?:.*\n)*(Negative prompt: |Steps: \d+, Sampler: )"): (
+        "settings of an image generator: set caption_lines to first, so that the line of the prompt is the caption"
+    ),
+}
+_IN_FILES: Final = (CaptionPlace.FILE, CaptionPlace.OTHER_FILE)
+_MOST_LOOKED_AT: Final = 10_000  # paths of a concept
+_MOST_READ: Final = 1_000  # captions of a concept
+
+
+def doubtful_images(
+    concept: Concept,
+    name: str,
+    places: IntegerArray,
+    path_of: Callable[[int], str],
+    captions_of: Callable[[int], tuple[str, ...]],
+    *,
+    clips: bool,
+) -> Iterator[str]:
+    """A sentence for each kind of them in a concept, of whose images `places` [images] says where captions come from.
+
+    `clips`: videos are trained on as such.
+    """
+    looked = np.unique(np.linspace(0, len(places) - 1, _MOST_LOOKED_AT).astype(np.int64)) if len(places) else places
+    paths = [path_of(row) for row in looked.tolist()]
+    folders = list(dict.fromkeys(map(os.path.dirname, paths)))
+    if concept.kind == "train":
+        yield from _splits(name, folders)
+    yield from _numbered_folders(name, concept, folders)
+    if clips:
+        yield from _frames(name, paths)
+    if any(_names_mask(path) for path in paths):
+        yield from _masks(name, [path_of(row) for row in range(len(places))])
+    in_files = np.flatnonzero(np.isin(places, _IN_FILES))
+    rows = in_files[np.unique(np.linspace(0, len(in_files) - 1, _MOST_READ).astype(np.int64))] if len(in_files) else []
+    yield from _no_captions(name, {path_of(row): captions_of(row) for row in map(int, rows)}, len(in_files))
+
+
+def _splits(name: str, folders: Sequence[str]) -> Iterator[str]:
+    """Sets with parts that are not for training, all of which are trained on."""
+    parts = sorted({part for folder in folders for part in folder.split("/")})
+    held_out = [part for part in parts if _HELD_OUT.fullmatch(part)]
+    trained = [part for part in parts if _TRAIN.fullmatch(part)]
+    if held_out and trained:
+        yield (
+            f"{name} has images in folders called {printable(trained[0], 60)} and {printable(held_out[0], 60)}, all of "
+            "which are trained on. Make each folder a concept of its own, those to hold out of kind validation or test."
+        )
+
+
+def _numbered_folders(name: str, concept: Concept, folders: Sequence[str]) -> Iterator[str]:
+    """Some of kohya's folders, whose numbers do not count, and folders of regularization images."""
+    numbered = [each.rpartition("/") for each in folders if KOHYA_FOLDER.fullmatch(os.path.basename(each))]
+    numbered = numbered if may_repeat(concept) else []
+    beside = {above for above, *_ in numbered}
+    of_class = {part for folder in folders for part in folder.split("/") if part.lower() in _OF_CLASS}
+    if regular := next((each for each in beside if each.lower() in _REGULARIZATION), ""):
+        yield (
+            f"{name} has images in {regular}, where kohya's scripts have those of the class in general: here they are "
+            "trained on as all others. Make that folder a concept of its own, with prior, and the folder of the others "
+            "another one, both with folder_repeats."
+        )
+    elif numbered:
+        yield (
+            f"{name} has folders such as {printable(numbered[0][2], 100)}, as kohya's scripts name them for repeats. "
+            + (
+                "They count only where all images and texts of a concept are in such folders: give it the folder "
+                "that holds them alone."
+                if concept.folder_repeats
+                else "Here the numbers mean nothing, unless folder_repeats is on."
+            )
+        )
+    elif of_class and not concept.prior and len(folders) > 1:
+        yield (
+            f"{name} has images in {min(of_class)}, where scripts for DreamBooth have those of the class in general: "
+            "here they are trained on as all others. Make that folder a concept of its own, with prior."
+        )
+
+
+def _frames(name: str, paths: Sequence[str]) -> Iterator[str]:
+    """Folders whose images are the frames of a video."""
+    numbers: dict[tuple[str, str], list[int]] = {}  # by folder, and the pattern of the names in it
+    for path in paths:
+        if match := _FRAME.fullmatch(path):
+            names = f"{match[2]}%0{len(match[3])}d{match[4]}"
+            numbers.setdefault((match[1], names), []).append(int(match[3]))
+    found = [key for key, each in numbers.items() if len(each) >= _MOST_STILLS and max(each) - min(each) < len(each)]
+    if found:
+        folder, names = (printable(part, 60) for part in found[0])
+        yield (
+            f"{name} has {count_of(len(found), 'folder')} of numbered images, such as {folder}: they are trained on as "
+            f"images, not as the frames of a video. To make one: ffmpeg -i '{folder}/{names}' '{folder}.mp4'."
+        )
+
+
+def _masks(name: str, paths: Sequence[str]) -> Iterator[str]:
+    """Images with the names of masks of others, which lie where no masks are looked for."""
+    stems = {PurePosixPath(path).stem for path in paths if not _names_mask(path)}
+    masks = [path for path in paths if (masked := _names_mask(path)) and masked in stems]
+    if masks:
+        are, have = ("image that is", "has") if len(masks) == 1 else ("images that are", "have")
+        yield (
+            f"{name}: {len(masks):,} {are} trained on, such as {printable(masks[0], 200)}, {have} the name of a mask "
+            "of another. A mask is NAME-masklabel.png or NAME_mask.png beside NAME.jpg, or NAME.png in a folder masks."
+        )
+
+
+def _names_mask(path: str) -> str:
+    """The stem of the image that this one may be a mask of; "" if its name says nothing of masks."""
+    place = PurePosixPath(path)
+    match = _MASK.fullmatch(place.stem)
+    return match[1] if match else place.stem if _MASK_FOLDER.fullmatch(place.parent.name) else ""
+
+
+def _no_captions(name: str, texts: Mapping[str, tuple[str, ...]], number: int) -> Iterator[str]:
+    """Texts beside images that hold something else: `texts` are those of some of a `number` of images."""
+    for pattern, what in _NO_CAPTIONS.items():
+        found = [path for path, lines in texts.items() if any(map(pattern.match, lines))]
+        if found:
+            of = f" (of {len(texts):,} that were looked at)" if len(texts) < number else ""
+            example = printable(found[0], 200)
+            yield f"The captions of {count_of(len(found), 'image')}{of} in {name}, such as {example}, are {what}."
