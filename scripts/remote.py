@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,8 +27,8 @@ from modules.run import RunFolder
 from modules.run.console import echo
 from modules.run.exit_codes import FINISHED, INTERRUPTED
 from modules.run.folder.commands import FORCE_STOP
-from modules.run.folder.pidfile import pidfile_held
-from modules.run.folder.run_folder import check_run_name_free
+from modules.run.folder.pidfile import find_launcher, pidfile_held
+from modules.run.folder.run_folder import check_run_name, check_run_name_free
 from modules.run.format_duration import in_words
 from modules.run.hosts.check import ask_host, summary_of
 from modules.run.hosts.hardware import known_hardware
@@ -68,9 +69,19 @@ from modules.run.remote.machine import (
 )
 from modules.run.remote.parts import bring_logs, for_machines, machines_with, resumed_with, still_listed, together
 from modules.run.remote.preflight import preflight_there
-from modules.run.remote.run_copy import Copy, Follower, mark_copy, mark_stage, opened_copy, pull, read_copy
+from modules.run.remote.run_copy import (
+    Copy,
+    Follower,
+    mark_copy,
+    mark_stage,
+    opened_copy,
+    pull,
+    read_copy,
+    require_machine,
+)
 from modules.run.remote.sending import Hello, Push, code_uploads
 from modules.run.slurm.options import split_words, words_for_each_start
+from modules.run.tensorboard import TensorBoardServer
 from scripts.remote_options import ending_of, parser, training_of, with_whole_line
 
 _CALLED_OFF = "A start there calls it off, and so does stop of a run that has ended."
@@ -323,12 +334,7 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         raise ConfigError(
             f"{options.train[0]} cannot be used with --resume: the run goes on as it was set", "Leave it out"
         )
-    folder = RunFolder(Path(options.runs_dir) / options.config)
-    if read_copy(folder) is None:
-        raise ConfigError(
-            f"{folder.path} is not the copy of a run on another machine",
-            f"Bring it here first: python scripts/remote.py follow {host.name} {options.config}",
-        )
+    _copy_of(RunFolder(Path(options.runs_dir) / options.config), host, options.config)
     token = os.environ.get("HF_TOKEN", "") if options.send_token else ""
     with opened_copy(options.runs_dir, options.config, host.name) as folder:
         before = read_copy(folder)
@@ -395,14 +401,22 @@ def _begun(host: Host) -> str:
 def follow(options: argparse.Namespace) -> int:
     """`follow`."""
     host = _host(options)
+    try:
+        return _follow(host, options)
+    except KeyboardInterrupt:
+        echo(_left_alone(options))
+        return INTERRUPTED
+
+
+def _left_alone(options: argparse.Namespace) -> str:
+    return f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}"
+
+
+def _follow(host: Host, options: argparse.Namespace) -> int:
     with opened_copy(options.runs_dir, options.run, host.name) as folder:
         remember_copies_in(folder.path.parent)
         follower = Follower(folder, echo, host.python or DEFAULT_PYTHON, _Teller())
-        try:
-            code = with_reconnects(host, echo, follower.follow)
-        except KeyboardInterrupt:
-            echo(f"Not followed any longer; it goes on there. Stop it with: {_command('stop', options)}")
-            return INTERRUPTED
+        code = with_reconnects(host, echo, follower.follow)
         mark_stage(folder, "pulling")
         copy = read_copy(folder)
         others = still_listed([] if copy is None else copy.joined)
@@ -417,6 +431,53 @@ def follow(options: argparse.Namespace) -> int:
     echo(f"{options.run} has ended on {host} with exit code {code} after {took}.")
     echo(f"Get its results: {_command('pull', options)}")
     return code
+
+
+def tensorboard(options: argparse.Namespace) -> int:
+    """`tensorboard`: here, of the copy, whose files are those there, so that nothing has to listen there."""
+    host = _host(options)
+    folder = RunFolder(Path(options.runs_dir) / options.run)
+    copy = _copy_of(folder, host, options.run)
+    has_config = folder.config_file.is_file()  # one that only follow has made here has none before it follows
+    if not folder.tensorboard_dir.is_dir() and has_config and not load_config(folder.config_file).tensorboard:
+        raise ConfigError(
+            f"{options.run} writes no files for TensorBoard: tensorboard is false in its config",
+            f"See its curves with: python scripts/monitor.py {folder.path}",
+        )
+    server, is_followed = TensorBoardServer(folder, options.port), False
+    try:
+        while not server.answers():
+            if not server.runs:
+                raise ConfigError(f"TensorBoard did not start: {server.last_log_line()}")
+            time.sleep(0.1)
+        echo(f"TensorBoard of the runs in {folder.path.parent}: {server.url} It ends with this program: Ctrl-C.")
+        if copy.stage == "running" and find_launcher(folder) is None:
+            is_followed = True
+            try:
+                _follow(host, options)
+            except HostError as error:
+                echo(f"{error} TensorBoard shows what is here.")
+            is_followed = False
+        server.wait()
+        raise ConfigError(f"TensorBoard has ended: {server.last_log_line()}")
+    except KeyboardInterrupt:
+        if is_followed:
+            echo(_left_alone(options))
+        return FINISHED
+    finally:
+        server.stop()
+
+
+def _copy_of(folder: RunFolder, host: Host, run: str) -> Copy:
+    """What is known of the copy of a run on this machine. Raises ConfigError if it is none."""
+    check_run_name(run)
+    if (copy := read_copy(folder)) is None:
+        raise ConfigError(
+            f"{folder.path} is not the copy of a run on another machine",
+            f"Bring it here first: python scripts/remote.py follow {host.name} {run}",
+        )
+    require_machine(folder, copy, host.name)
+    return copy
 
 
 class _Teller:
@@ -549,6 +610,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "follow": follow,
     "stop": stop,
     "pull": pull_results,
+    "tensorboard": tensorboard,
     "list": show_list,
     "clean": clean_up,
     "attend": attend_to_copy,

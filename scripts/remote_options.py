@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = program_parser("Train on another machine, which needs nothing but ssh, and follow the run here.", EXAMPLES)
     actions = top.add_subparsers(
-        dest="action", required=True, metavar="add|setup|check|preflight|start|follow|stop|pull|list|clean"
+        dest="action", required=True, metavar="add|setup|check|preflight|start|follow|stop|pull|tensorboard|list|clean"
     )
 
     def action(name: str, text: str, *, of_run: bool = False) -> argparse.ArgumentParser:
@@ -121,7 +121,11 @@ def parser() -> argparse.ArgumentParser:
     pull_files.add_argument(
         "--backups", default="latest", metavar="latest|all|none|NAME", help="which backups (default: latest)"
     )
-    for made in (follow, pull_files):
+    board = action(
+        "tensorboard", "show a run's curves in TensorBoard on this computer, and follow the run meanwhile", of_run=True
+    )
+    board.add_argument("--port", type=int, metavar="N", help="where it listens here (default: a free one from 6006 on)")
+    for made in (follow, pull_files, board):
         made.add_argument("--runs_dir", default="runs", metavar="DIR", help="where the copy is (default: runs)")
     action("list", "list the runs there, and what the machine's disk holds")
     removal = action("clean", "remove the data, caches and hub models that were left there; or a run; or everything")

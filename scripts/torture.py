@@ -4,8 +4,8 @@ A crash is any exception that is no TandemError, a worker that dies, much memory
 the folder of a case; a hang is 5 s.
 
 Only if named: writes (every call of a backup fails), disks (a run's disk fails), kills (a run is killed), orders (its
-data changes); a crash is a damaged backup, other weights after the resume, an image that comes too often, or an end
-without a word.
+data changes), cuts (a run on another machine is cut); a crash is a damaged backup, other weights after the resume, an
+image that comes too often, an end without a word, or what stays on the other machine after it was cleaned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 if there was a crash or a hang."""
     arguments = _parser().parse_args(argv)
     prepare_program()
-    from tests.torture.breakdowns import BREAKDOWNS, run_breakdowns
+    from tests.torture.breakdowns import BREAKDOWNS, needs, run_breakdowns
     from tests.torture.kinds import KINDS
     from tests.torture.watch import Plan, Tally, run
 
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if plan.kind in BREAKDOWNS:
                 tally = run_breakdowns(plan, arguments.seed, folder.absolute(), progress)
                 if tally is None:
-                    print(f"{plan.kind}: needs Linux and a C compiler.", file=sys.stderr)
+                    print(f"{plan.kind}: needs {needs(plan.kind)}.", file=sys.stderr)
                     return 2
                 tallies.append(tally)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import multiprocessing
@@ -231,6 +232,12 @@ def same_state(first: TrainingState, second: TrainingState) -> bool:
         and same_tensors(first.optimizer.tensors, second.optimizer.tensors)
         and first.optimizer.values == second.optimizer.values
     )
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The content of all files in a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def environment(**more: str) -> dict[str, str]:

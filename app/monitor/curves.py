@@ -275,7 +275,7 @@ class Toolbar(tk.Frame):
             style="quiet",
             tooltip=(
                 "Start TensorBoard for all runs in this folder and open it in the browser. It stops when the "
-                "window closes."
+                "window closes. Of a run on another machine it shows what has come here."
             ),
         )
         self.tensorboard_button.pack(side="left")

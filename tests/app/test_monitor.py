@@ -864,9 +864,9 @@ def test_tensorboard_starts_and_stops(driven: Driven, runs: Path) -> None:
     driven.until(lambda: opened, "TensorBoard", 120)
     with urllib.request.urlopen(opened[0], timeout=20) as answer:
         assert answer.status == 200
-    process = page.tools.tensorboard._process
+    server = page.tools.tensorboard.server
     page.tools.tensorboard.stop()
-    assert process.poll() is not None
+    assert not server.runs
 
 
 def test_monitor_follows_colour_mode_and_scale(driven: Driven, runs: Path) -> None:

@@ -70,8 +70,8 @@ def test_tensorboard(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     owner = SimpleNamespace(bind=lambda *_, **__: None, after=lambda *_: None)
     board = TensorBoard(owner, print, browse=print)  # type: ignore[arg-type]
     board.start(folder)
-    process = board._process
-    assert process is not None
+    assert board.server is not None
+    process = board.server._process
     try:
         with pytest.raises(subprocess.TimeoutExpired):  # it listens until it is stopped
             process.wait(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import signal
@@ -23,7 +22,7 @@ from modules.run.hosts.host_list import find_hosts
 from modules.run.preflight_report.report import PreflightReport
 from tests.conftest import draw_images
 from tests.nvml import H100, RTX, fake_nvml
-from tests.runs import ROOT, Run, tiny_config
+from tests.runs import ROOT, Run, hashes, tiny_config
 from tests.ssh_server import SshServer, skip_reason, ssh_server
 
 pytestmark = [
@@ -78,12 +77,6 @@ def remote(place: Path, *words: str, code: int = 0) -> str:
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    """The content of all files in a folder."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def test_from_an_address_and_a_key_to_a_model(server: SshServer, images: Path, tmp_path: Path) -> None:

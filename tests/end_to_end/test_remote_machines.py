@@ -22,8 +22,8 @@ from modules.run.remote.attendant import NotReady, begin
 from modules.run.remote.run_copy import read_copy
 from tests import hosts, ssh_server
 from tests.conftest import draw_images
-from tests.end_to_end.test_remote import REMOTE, hashes, remote
-from tests.runs import ROOT, Run, group_settings, tiny_config
+from tests.end_to_end.test_remote import REMOTE, remote
+from tests.runs import ROOT, Run, group_settings, hashes, tiny_config
 
 REASON = hosts.skip_reason() or ssh_server.skip_reason()
 pytestmark = [

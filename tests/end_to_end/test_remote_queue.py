@@ -20,8 +20,7 @@ from modules.run.queue.folder import RunQueue
 from modules.run.queue.place_run import progress_of
 from modules.run.remote.run_copy import Copy, read_copy
 from tests.conftest import draw_images
-from tests.end_to_end.test_remote import hashes
-from tests.runs import ROOT, environment, tiny_config
+from tests.runs import ROOT, environment, hashes, tiny_config
 from tests.ssh_server import SshServer, skip_reason, ssh_server
 
 pytestmark = [

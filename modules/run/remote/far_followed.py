@@ -12,7 +12,10 @@ from modules.run.remote.far_messages import PIECE, Refused
 
 MOST_LOG = 64 << 20  # bytes of a log that is followed; a longer one stays there
 MOST_WHOLE = 64 << 20  # of a sample or a report
-LOGS = re.compile(r"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.txt")  # they only grow
+MOST_TENSORBOARD = 1 << 30  # of one of its files, which have the samples, too
+TENSORBOARD = re.compile(r"tensorboard/events\.out\.tfevents\.[A-Za-z0-9_.-]{1,200}")
+# They only grow
+LOGS = re.compile(rf"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,199}}\.txt|{TENSORBOARD.pattern}")
 WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
 KEPT_SECRET = "log/join_line.txt"
 
@@ -33,10 +36,12 @@ class FollowedRun:
         return has_sent
 
     def _paths(self) -> Iterator[str]:
-        """Logs first, so that a sample is there when the events name it."""
-        parts = ("log", "samples")
-        found = [f"{part}/{name}" for part in parts for name in sorted(listed(os.path.join(self._folder, part)))]
-        for path in [*found, "events.jsonl"]:
+        """Logs first, so that a sample is there when the events name it; what only TensorBoard shows comes last."""
+        log, samples, tensorboard = (
+            [f"{part}/{name}" for name in sorted(listed(os.path.join(self._folder, part)))]
+            for part in ("log", "samples", "tensorboard")
+        )
+        for path in [*log, *samples, "events.jsonl", *tensorboard]:
             if not (LOGS.fullmatch(path) or WHOLES.fullmatch(path)) or path == KEPT_SECRET:
                 continue
             try:
@@ -64,7 +69,7 @@ class FollowedRun:
 
     def _send_log(self, place: str, path: str, size: int) -> bool:
         start = self._logs.get(path, 0)
-        most = size if path == "events.jsonl" else min(size, MOST_LOG)
+        most = size if path == "events.jsonl" else min(size, most_of_log(path))
         if size < start:  # a log begins anew
             start = 0
         if start >= most:
@@ -76,6 +81,11 @@ class FollowedRun:
                 start += len(piece)
         self._logs[path] = start
         return True
+
+
+def most_of_log(path: str) -> int:
+    """How many bytes of a log are followed."""
+    return MOST_TENSORBOARD if TENSORBOARD.fullmatch(path) else MOST_LOG
 
 
 def require_beginning(folder: str, size: int, digest: str) -> None:

@@ -72,7 +72,8 @@ class FarSide:
             while (message := receive(self._source)) is not None:
                 asked = json.loads(message[0])
                 try:
-                    if asked["do"] not in ("hello", "make") and not self._is_own():
+                    is_cleaned = asked["do"] == "clean" and asked["all"] and self._is_gone()
+                    if asked["do"] not in ("hello", "make") and not self._is_own() and not is_cleaned:
                         raise Refused(f"Tandem has no folder {self.home} there; start with setup")
                     actions[asked["do"]](asked, message[1])
                 except (Refused, SlurmFault) as error:
@@ -116,6 +117,11 @@ class FarSide:
         with open(self._at(_MARKER), "w") as file:
             file.write(_MARKER_TEXT)
         self._answer()
+
+    def _is_gone(self) -> bool:
+        """Whether there is no folder, or an empty one that a killed `clean` may have left."""
+        is_empty = os.path.isdir(self.home) and not os.path.islink(self.home) and not os.listdir(self.home)
+        return not os.path.lexists(self.home) or is_empty
 
     def _is_own(self) -> bool:
         return os.path.isfile(self._at(_MARKER))
@@ -509,7 +515,11 @@ class FarSide:
         """Remove a run, or what runs can fetch again, or everything; nothing that is not Tandem's."""
         name = asked["run"]
         left: list[str] = []
-        if name:
+        is_there = self._is_own()
+        if not is_there:  # it was cleaned, such as by the same request, whose answer was lost
+            if os.path.isdir(self.home):
+                os.rmdir(self.home)
+        elif name:
             self._runs.folder(name)  # which must be there
             if self._slurm.is_alive(name):
                 raise Refused(f"the run {name} is active there, as {self._slurm.described(name)}; stop it first")
@@ -521,7 +531,8 @@ class FarSide:
             with self._alone("push.lock"), self._alone("setup.lock"), self._alone("use.lock"):
                 self._require_none_active()
                 left = self._clean(is_all=asked["all"])
-        self._answer(left=left[:100])
+        answer: dict[str, Any] = {} if is_there else {"is_there": False}
+        self._answer(left=left[:100], **answer)
 
     def _require_none_active(self) -> None:
         if active := self._runs.active():

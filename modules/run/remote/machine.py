@@ -21,7 +21,7 @@ from modules.run.queue.folder import RunQueue
 from modules.run.remote.copy_folders import copies_of, known_folders
 from modules.run.remote.job import Job
 from modules.run.remote.kept_commands import waiting_command
-from modules.run.remote.link import CODE_FOLDER, Echo, Link, connect, is_for_runs, with_reconnects
+from modules.run.remote.link import CODE_FOLDER, Echo, Link, connect, home_of, is_for_runs, with_reconnects
 from modules.run.remote.sending import Hello
 
 _SHOWN: Final = 5
@@ -87,6 +87,7 @@ class Activity(Record):
 
 class _Left(Record):
     left: Annotated[list[_Text], Field(max_length=100)]
+    is_there: bool = True  # Tandem's folder, before
 
 
 DEFAULT_FOLDER: Final = "~/.tandem"
@@ -212,6 +213,8 @@ def named_for_removal(run: str, *, everything: bool) -> str:
 def clean(host: Host, run: str, *, everything: bool, echo: Echo) -> str:
     """Remove that, and nothing that is not Tandem's; what was removed and what was left. Raises HostError."""
     answer = with_reconnects(host, echo, lambda link: link.ask(_Left, "clean", run=run, all=everything))
+    if not answer.is_there:
+        return f"Nothing of Tandem's is on {host} in {home_of(host)}."
     done = f"Removed on {host}: {named_for_removal(run, everything=everything)}."
     left = f"\nLeft there, because it is not Tandem's: {', '.join(answer.left)}" if answer.left else ""
     return printable(done + left, lines=True)

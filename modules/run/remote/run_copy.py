@@ -43,7 +43,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON
 from modules.run.hosts.host_list import MOST_HOSTS
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
-from modules.run.remote.far_followed import KEPT_SECRET, LOGS, MOST_LOG, MOST_WHOLE, WHOLES
+from modules.run.remote.far_followed import KEPT_SECRET, LOGS, MOST_WHOLE, TENSORBOARD, WHOLES, most_of_log
 from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.job import Job
 from modules.run.remote.link import Link
@@ -162,11 +162,8 @@ def opened_copy(runs_dir: str | Path, run: str, machine: str) -> Iterator[RunFol
     made = [folder.remote_file, *(folder.log_dir / each for each in locks)]
     try:
         copy = read_copy(folder)
-        if not is_new and copy is not None and copy.machine != machine:
-            raise ConfigError(
-                f"{folder.path} is the copy of a run on {printable(copy.machine, 100)}, not on {machine}",
-                f"Name that machine: if it has another name now, add it under {printable(copy.machine, 100)} again",
-            )
+        if not is_new and copy is not None:
+            require_machine(folder, copy, machine)
         if not is_new and copy is None:
             raise ConfigError(
                 f"{folder.path} is the folder of another run, not the copy of one on {machine}",
@@ -187,6 +184,15 @@ def opened_copy(runs_dir: str | Path, run: str, machine: str) -> Iterator[RunFol
     finally:
         if is_new and not any(file.is_file() and file not in made for file in folder.path.rglob("*")):
             remove_tree(folder.path)  # nothing has come: there is no such run
+
+
+def require_machine(folder: RunFolder, copy: Copy, machine: str) -> None:
+    """Raise ConfigError if it is the copy of a run on another one."""
+    if copy.machine != machine:
+        raise ConfigError(
+            f"{folder.path} is the copy of a run on {printable(copy.machine, 100)}, not on {machine}",
+            f"Name that machine: if it has another name now, add it under {printable(copy.machine, 100)} again",
+        )
 
 
 def mark_copy(folder: RunFolder, copy: Copy) -> None:
@@ -290,7 +296,8 @@ class Follower:
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
         """What is here already: bytes of the logs, and of the files that come whole."""
-        found = [file for part in ("log", "samples") for file in (self._folder.path / part).iterdir() if file.is_file()]
+        parts = [folder for part in ("log", "samples", "tensorboard") if (folder := self._folder.path / part).is_dir()]
+        found = [file for folder in parts for file in folder.iterdir() if file.is_file()]
         found += [self._folder.events_file] if self._folder.events_file.is_file() else []
         sizes = {file.relative_to(self._folder.path).as_posix(): file.stat().st_size for file in found}
         return tuple({path: size for path, size in sizes.items() if kind.fullmatch(path)} for kind in (LOGS, WHOLES))  # type: ignore[return-value]
@@ -330,20 +337,22 @@ class Follower:
 
     def _take_log(self, link: Link, new: _New, data: bytes) -> None:
         place = self._folder.path / new.file
+        place.parent.mkdir(exist_ok=True)
         with os.fdopen(open_for_writing(place, append=True), "r+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if new.offset == 0 and new.file != _EVENTS:  # begun anew
                 file.truncate(0)
                 size = 0
-            most = _MOST_EVENTS if new.file == _EVENTS else MOST_LOG
+            most = _MOST_EVENTS if new.file == _EVENTS else most_of_log(new.file)
             if new.offset != size or size + len(data) > most:
                 raise _refused(link, f"more than {format_bytes(most)} for {new.file}, or in disorder")
-            file.seek(max(0, size - 1))
-            before = file.read(1) if size else b""
-            plain = _CONTROL.sub(b"?", before + data)[len(before) :]
-            file.write(plain)
+            if not TENSORBOARD.fullmatch(new.file):
+                file.seek(max(0, size - 1))
+                before = file.read(1) if size else b""
+                data = _CONTROL.sub(b"?", before + data)[len(before) :]
+            file.write(data)
         if _CONSOLE.fullmatch(new.file):
-            self._print(plain)
+            self._print(data)
 
     def _print(self, data: bytes) -> None:
         *lines, rest = (self._line + data).split(b"\n")

@@ -80,6 +80,11 @@ def test_a_folder_of_its_own(tmp_path: Path) -> None:
     for each in (theirs, tmp_path / "link", theirs / "file"):
         assert "was not made by Tandem" in str(say(each, {"do": "make"})[0]["error"])
         assert "start with setup" in str(say(each, {"do": "clean", "run": "", "all": True})[0]["error"])
+    assert "start with setup" in str(say(tmp_path / "new", {"do": "clean", "run": "", "all": False})[0]["error"])
+    (tmp_path / "emptied").mkdir()
+    for name in ("new", "emptied"):  # a clean whose answer was lost is asked again
+        assert say(tmp_path / name, {"do": "clean", "run": "", "all": True}) == [{"left": [], "is_there": False}]
+        assert not (tmp_path / name).exists()
     assert (theirs / "file").read_text() == "mine"
     assert say(tmp_path / "new" / "home", {"do": "make"}, {"do": "make"}) == [{}, {}]
     assert stat.S_IMODE((tmp_path / "new" / "home").stat().st_mode) == 0o700

@@ -66,7 +66,8 @@ def files_in(place: Path) -> set[str]:
         *("log/join_line.txt", "log/training.lock", "remote.json", "config.json", "commands/stop", "report.html"),
         *("events.jsonl\n", "samples/.partial-x", "samples/a\0b", "samples\\..\\x", "log/\x1b[2J.txt"),
         *("LOG/rank-0.txt", ".", "C:x", "samples/a:b", "backup/step-1/x", "samples/ä.png"),
-        *("model/a.safetensors", "log/" + "a" * 250 + ".txt"),
+        *("model/a.safetensors", "log/" + "a" * 250 + ".txt", "tensorboard/x.txt", "tensorboard"),
+        *("tensorboard/events.out.tfevents.a/../../x", "tensorboard/../events.out.tfevents.1", "events.out.tfevents.1"),
     ],
 )  # fmt: skip
 def test_other_files_than_those_of_a_copy(name: str, tmp_path: Path) -> None:
@@ -101,8 +102,8 @@ def test_other_files_than_those_of_a_copy(name: str, tmp_path: Path) -> None:
 def test_what_no_run_sends(
     answers: list[Answer | bytes], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("MOST_LOG", "MOST_WHOLE"):
-        monkeypatch.setattr(run_copy, limit, 100)
+    monkeypatch.setattr(run_copy, "most_of_log", lambda path: 100)
+    monkeypatch.setattr(run_copy, "MOST_WHOLE", 100)
     monkeypatch.setattr(run_copy, "_MOST_FILES", 3)
     with opened_copy(tmp_path / "runs", "x", HOST.name) as folder:
         assert said in refusal(lambda: Follower(folder, silent).follow(link_to(*answers)))
