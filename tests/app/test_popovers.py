@@ -308,7 +308,7 @@ def choose_tiles_by_keys_and_search(driver: Driver) -> None:
     driver.press("Home", "Return")
     assert driver.draft.get("family") == "stable_diffusion_xl"
     driver.type("alibaba")
-    assert chooser.tiles.titles == ["Qwen-Image", "Qwen-Image-Edit", "Wan 2.1", "A model of your own"]
+    assert chooser.tiles.titles == ["Qwen-Image", "Qwen-Image-Edit", "Wan 2.1", "Wan 2.2 TI2V", "A model of your own"]
     driver.press("Return")
     assert driver.draft.get("family") == "qwen_image"
     driver.press("Escape", "Home", "Right", "space")

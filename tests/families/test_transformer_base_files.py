@@ -262,6 +262,12 @@ def test_comfyuis_mark_tells_qwen_image_edit_2511_apart(base: Any, tmp_path: Pat
     assert hub_model_of("qwen_image_edit", {}, "x") == "Qwen/Qwen-Image-Edit"
 
 
+def test_the_name_of_a_file_tells_later_models_of_equal_layers_apart() -> None:
+    names = ["head.modulation", "blocks.0.self_attn.q.weight"]
+    files = {"wan2.1_t2v_14B.safetensors": "wan", "Wan2.2-TI2V-5B-Q8_0.gguf": "wan22_5b"}
+    assert {file: family_of_file(names, file) for file in files} == files
+
+
 def test_a_file_of_flux_is_also_one_of_kontext(base: Any) -> None:
     _, file = base("flux")
     named = Path(shutil.copy(file, file.with_name("flux1-dev-kontext.safetensors")))

@@ -146,6 +146,12 @@ def cosine_there(step: int, fall: int, floor: float) -> float:
     return floor + (1 - floor) * (1 + math.cos(math.pi * -step / fall)) / 2
 
 
+def test_a_flavour_may_be_of_a_sibling_of_the_family(tmp_path: Path) -> None:
+    flavour = {"model_family": "wan", "model_flavour": "ti2v-5b-2.2"}
+    found = imported(tmp_path, without="--pretrained_model_name_or_path", **flavour).config
+    assert (found.family, found.base_model) == ("wan22_5b", "Wan-AI/Wan2.2-TI2V-5B-Diffusers")
+
+
 @pytest.mark.parametrize(
     ("given", "factors"),
     [
