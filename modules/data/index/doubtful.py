@@ -52,8 +52,7 @@ def doubtful_images(
 
     `clips`: videos are trained on as such.
     """
-    looked = np.unique(np.linspace(0, len(places) - 1, _MOST_LOOKED_AT).astype(np.int64)) if len(places) else places
-    paths = [path_of(row) for row in looked.tolist()]
+    paths = [path_of(row) for row in _some(np.arange(len(places)), _MOST_LOOKED_AT)]
     folders = list(dict.fromkeys(map(os.path.dirname, paths)))
     if concept.kind == "train":
         yield from _splits(name, folders)
@@ -63,8 +62,14 @@ def doubtful_images(
     if any(_names_mask(path) for path in paths):
         yield from _masks(name, [path_of(row) for row in range(len(places))])
     in_files = np.flatnonzero(np.isin(places, _IN_FILES))
-    rows = in_files[np.unique(np.linspace(0, len(in_files) - 1, _MOST_READ).astype(np.int64))] if len(in_files) else []
-    yield from _no_captions(name, {path_of(row): captions_of(row) for row in map(int, rows)}, len(in_files))
+    read = {path_of(row): captions_of(row) for row in _some(in_files, _MOST_READ)}
+    yield from _no_captions(name, read, len(in_files))
+
+
+def _some(rows: IntegerArray, number: int) -> list[int]:
+    """At most so many of the rows, evenly from the first to the last."""
+    places = np.linspace(0, len(rows) - 1, min(number, len(rows))).astype(np.int64)
+    return [int(row) for row in rows[places]]
 
 
 def _splits(name: str, folders: Sequence[str]) -> Iterator[str]:
