@@ -78,7 +78,7 @@ class Runner:
     def wait(self) -> int:
         """Its exit code."""
         try:
-            return self.process.wait(120)
+            return self.process.wait(250)
         except subprocess.TimeoutExpired:
             raise AssertionError(self.output) from None
 
@@ -88,7 +88,7 @@ def start(queue: RunQueue, *flags: str) -> Runner:
 
 
 def until(queue: RunQueue, condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 250
     while not condition():
         assert time.monotonic() < deadline, f"no {what}: {[(e.name, e.state, e.reason) for e in queue.read().entries]}"
         time.sleep(0.05)
