@@ -56,10 +56,9 @@ def pod(manifests: dict[str, Any], index: int, place: Path, run: Run) -> Trainin
 def test_pods_that_are_moved_train_as_one_undisturbed_process(images: Path, tmp_path: Path) -> None:
     place = tmp_path / "it's $(a) volume"
     place.mkdir()
-    settings = {"max_steps": 10, "initial_port": free_port()}
-    config = tiny_config(
-        images, place, **settings, family_options={"slow_step_s": 0.3}, runs_dir="runs", cache_dir="cache"
-    )
+    settings = {"max_steps": 20, "initial_port": free_port()}
+    slow = {"slow_step_s": 0.3, "slow_until": f"|{tmp_path}/fast"}
+    config = tiny_config(images, place, **settings, family_options=slow, runs_dir="runs", cache_dir="cache")
     save_config(config, tmp_path / "config.json")
     asked = ["--config", str(tmp_path / "config.json"), "--image", "tandem:cpu", "--cpu", "--gpus", "1"]
     asked += ["--machines", "2", "--volume", f"work:{place}", "--volume", f"images:{images}"]
@@ -71,6 +70,7 @@ def test_pods_that_are_moved_train_as_one_undisturbed_process(images: Path, tmp_
     moved = [pod(manifests, index, tmp_path, run) for index in range(2)]
     moved[1].wait_for(lambda: run.folder.events_file.exists() and bool(run.events("step")), "the first step")
     moved[1].process.send_signal(signal.SIGTERM)
+    (tmp_path / "fast").touch()
     ends = [each.wait() for each in moved]
     assert [code for code, _ in ends] == [143, 143], ends
 

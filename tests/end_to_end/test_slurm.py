@@ -96,7 +96,9 @@ def test_a_caching_job_is_followed_by_training_on_two_ranks(
 def test_a_paused_and_preempted_job_ends_in_the_same_weights(
     slurm: Cluster, whole: tuple[list[str], Run], images: Path, place: Path
 ) -> None:
-    done = submit(slurm, images, place, "cut", "--cpu", "--gpus", "2", "--nodes", "2", slow_step_s=0.4)
+    fast = place / "fast"
+    slow: dict[str, object] = {"slow_step_s": 0.4, "slow_until": f"|{fast}"}
+    done = submit(slurm, images, place, "cut", "--cpu", "--gpus", "2", "--nodes", "2", **slow)
     assert done.returncode == 0, done.stderr
     assert "Warning: If one node of this cluster has 2 CPU processes, one node is enough" in done.stderr
     [number] = re.findall(r"^Job (\d+): ", done.stdout, re.MULTILINE)
@@ -111,6 +113,8 @@ def test_a_paused_and_preempted_job_ends_in_the_same_weights(
     slurm.say("scancel", "--signal=USR1", "--full", number)  # as at the time limit, and to the script itself, too
     slurm.wait_for(lambda: trains(2), "the second start")
     slurm.say("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+    slurm.wait_for(lambda: len(run.events("finished")) == 2, "the end of the preempted start")
+    fast.touch()
     job = slurm.wait_for_end(number)
     logs = job_logs(run)
     assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "2"), logs
@@ -188,7 +192,7 @@ def test_a_cluster_that_only_ssh_reaches(
     """A run that waits, is requeued, stopped, and resumed, over a connection that breaks, is one in a piece."""
     there = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "TANDEM_CONFIG_DIR": str(tmp_path / "theirs")}
     for name in ("far", "other"):
-        options = {"dropout": 0.2, "slow_step_s": 0.4}
+        options = {"dropout": 0.2, "slow_step_s": 0.4, "slow_until": f"|{tmp_path}/fast"}
         config = tiny_config(images, tmp_path, **SETTINGS, run_name=name, runs_dir="runs", family_options=options)
         save_config(config, tmp_path / f"{name}.json")
     with ssh_server.ssh_server(tmp_path / "ssh", variables={**there, **slurm.variables}) as server:
@@ -221,6 +225,7 @@ def test_a_cluster_that_only_ssh_reaches(
             laptop.until(follow, "Resuming at step")
             assert "It will back up and stop" in laptop.say("stop", "cluster", "far")
             assert follow.wait(200) == 130
+        (tmp_path / "fast").touch()
         assert not [file for file in home.rglob("*") if is_in(b"hf_secret", file)]
         assert laptop.say("start", "cluster", "far", "--resume", "--no-requeue").count("Job ") == 1
         assert "#SBATCH --no-requeue\n" in (home / "runs" / "far" / "slurm.sh").read_text()

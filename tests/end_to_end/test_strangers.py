@@ -28,7 +28,8 @@ SECRET = "TANDEM_STORE_SECRET"
 def config_of(images: Path, place: Path, name: str) -> TrainConfig:
     port = free_port()
     return tiny_config(
-        images, place, run_name=name, max_steps=STEPS, epochs=1000, family_options={"slow_step_s": 0.1},
+        images, place, run_name=name, max_steps=STEPS, epochs=1000,
+        family_options={"slow_step_s": 0.2, "slow_until": f"|{place}/fast"},
         backup_every="30 steps", **group_settings(2, port),
     )  # fmt: skip
 
@@ -86,7 +87,8 @@ def test_only_the_loopback_and_only_its_ranks(
     (secret,) = {each.environ().get(SECRET, "") for each in processes} - {""}
     assert not any(secret in word for each in processes for word in each.cmdline()), "which all can read"
     attack(port_of(attacked.run.folder), victim)
-    for each in (alone, attacked):
+    for place, each in (("a", alone), ("b", attacked)):
+        (tmp_path / place / "fast").touch()
         assert_finished(each)
     assert attacked.run.events("error") == []
     assert (victim / "manifest.json").exists()

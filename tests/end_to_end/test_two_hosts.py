@@ -175,7 +175,7 @@ def test_one_line_joins_and_everything_else_is_refused(
 
     copy = tmp_path / "copy"
     for part in ("modules", "scripts"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("*.pyc.*"))
     os.symlink(ROOT / ".venv", copy / ".venv")
     with (copy / "modules" / "config" / "interval.py").open("a") as file:
         file.write("# changed\n")
@@ -230,13 +230,14 @@ def test_the_commands_of_dry_run_train(hosts: tuple[Host, Host], terminal: Open,
 def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: Open, few: Path, tmp_path: Path) -> None:
     """on_machine_loss=wait: the line is started again, and the run resumes from its newest backup."""
     alpha, beta = hosts
+    fast = tmp_path / "fast"
     config = two_machines(
         few,
         tmp_path,
         on_machine_loss="wait",
-        max_steps=30,
+        max_steps=50,
         backup_every="5 steps",
-        family_options={"slow_step_s": 0.2},
+        family_options={"slow_step_s": 0.2, "slow_until": f"|{fast}"},
     )
     first = terminal(alpha, train_command(config, tmp_path / "c.json"))
     line = first.join_line()
@@ -244,6 +245,7 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
     run = run_of(config)
     first.wait_for_step(run, 7)
     beta.power_off()
+    fast.touch()
     first.wait_for(rf"beta \({beta.address}\) disconnected .* It can rejoin with the same line")
     again = terminal(beta, words(tmp_path, line))
     text = first.wait(0)
@@ -251,8 +253,8 @@ def test_a_machine_loses_power_and_rejoins(hosts: tuple[Host, Host], terminal: O
     assert "Resuming at step" in text
     assert run.exit_code == 0
     steps = [event["step"] for event in run.events("step")]
-    assert steps[-1] == 30
-    assert len(steps) > 30, "some steps were done twice"
+    assert steps[-1] == 50
+    assert len(steps) > 50, "some steps were done twice"
     assert alive(alpha, beta) == []
 
 
