@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from app.sections.places import section_of
 from modules.config import Option, TrainConfig, dump, load_config, options
 from modules.config.io.text_formats import Data
 from tests.app.driver import Driver
@@ -90,18 +93,35 @@ def another_value(option: Option) -> object:
             return f"some {option.name}"
 
 
-def prepare(driver: Driver, option: Option) -> None:
-    """Start a draft in which the setting applies, also set through the controls."""
+def groups() -> Mapping[str, Sequence[Option]]:
+    """Settings that are tried one after the other in one draft: those of an optimizer, of an item of a list, and of a
+    section; each that needs others alone."""
+    found: defaultdict[str, list[Option]] = defaultdict(list)
+    for option in ALL:
+        head, is_item, _ = option.path.partition(".*.")
+        if option.path in FIRST or (option.depends_on and not is_item and not option.variant):
+            found[option.path].append(option)
+        else:
+            found[option.variant or (head if is_item else section_of(option.path))].append(option)
+    return found
+
+
+def begin(driver: Driver, option: Option) -> None:
+    """Start a draft, with an item if the setting is one of an item."""
     driver.draft.new()
     driver.settle()
-    head = option.path.partition(".*.")[0]
+    head, is_item, _ = option.path.partition(".*.")
     for path, value in {**FIRST.get(head, {}), **FIRST.get(option.path, {})}.items():
         driver.set(path, value)
-    if head != option.path:
+    if is_item:
         driver.window.show_section({"concepts": "data", "samples": "sampling", "parts": "adapters"}[head])
         driver.window.sections[driver.window.section].list.add()
         required = next(one for one in ALL if one.path.startswith(f"{head}.*.") and one.required)
         driver.set(required.path.replace("*", "0"), "needed")
+
+
+def activate(driver: Driver, option: Option) -> None:
+    """Make the setting apply, also through the controls."""
     for term in (option.depends_on or "").replace("*", "0").split(" & "):
         path, _, wanted = term.partition("=")
         if path and not path.startswith("!"):
@@ -125,27 +145,30 @@ def at(data: Data, path: str) -> object:
     return place
 
 
-@pytest.mark.parametrize("option", ALL, ids=name_of)
-def test_setting_is_saved_and_reset(shared_driver: Driver, shared_home: Path, option: Option) -> None:
-    driver, path = shared_driver, option.path.replace("*", "0")
-    prepare(driver, option)
-    before = driver.draft.get(path)
-    value = another_value(option)
+@pytest.mark.parametrize("group", [*groups().values()], ids=groups().keys())
+def test_settings_are_saved_and_reset(shared_driver: Driver, shared_home: Path, group: Sequence[Option]) -> None:
+    driver = shared_driver
+    begin(driver, group[0])
+    for option in group:
+        activate(driver, option)
+        path, name = option.path.replace("*", "0"), name_of(option)
+        before = driver.draft.get(path)
+        value = another_value(option)
 
-    driver.set(path, value)
+        driver.set(path, value)
 
-    assert driver.draft.faults == ()
-    driver.save(shared_home / "config.yaml")
-    assert at(dump(load_config(shared_home / "config.yaml")), path) == value
+        assert driver.draft.faults == (), name
+        driver.save(shared_home / "config.yaml")
+        assert at(dump(load_config(shared_home / "config.yaml")), path) == value, name
 
-    field = driver.field(path)
-    assert bool(field.reset.cget("image")) is not option.required
-    if not option.required:
-        field.reset.event_generate("<ButtonPress-1>")
-        driver.settle()
-        assert driver.draft.is_default(path, option)
-        assert driver.draft.get(path) in (before, option.default)
-        assert not driver.field(path).reset.cget("image")
+        field = driver.field(path)
+        assert bool(field.reset.cget("image")) is not option.required, name
+        if not option.required:
+            field.reset.event_generate("<ButtonPress-1>")
+            driver.settle()
+            assert driver.draft.is_default(path, option), name
+            assert driver.draft.get(path) in (before, option.default), name
+            assert not driver.field(path).reset.cget("image"), name
 
 
 @pytest.mark.slow

@@ -15,21 +15,16 @@ from modules.run import request_command
 from modules.run.folder.custom_sample import MAX_PROMPT_CHARS, decode_sample, encode_sample
 from modules.training.loop.generic_trainer import GenericTrainer
 from modules.training.state.requests import Outcome
+from tests.pair_jobs import STATEFUL
 from tests.runs import ROOT, Run, group_exit_codes, same_state, tiny_config, train_alone
 
 pytestmark = pytest.mark.xdist_group("pair")
 
-STATEFUL: dict[str, object] = {
-    "family_options": {"dropout": 0.2, "batch_norm": True},
-    "ema": True,
-    "max_steps": 8,
-    "batch_size": 3,
-}
 SHARDED: dict[str, object] = {
     "family": str(ROOT / "tests" / "block_family.py"),
     "family_options": {"width": 5, "dropout": 0.2},
     "precision": "fp64",
-    "max_steps": 8,
+    "max_steps": STATEFUL["max_steps"],
     "training_mode": "fully_sharded",
 }
 ASKED = encode_sample(Sample(prompt="a blue disc", seed=7, width=24, height=16, steps=2))
@@ -40,8 +35,9 @@ WRONG = {
 
 
 OURS = "custom sample "
+QUIET = "uninterrupted"  # as other files call the run in which nothing is asked for
 PAIR_JOBS: dict[str, dict[str, object]] = {
-    f"{OURS}quiet": STATEFUL,
+    QUIET: STATEFUL,
     f"{OURS}asked": {**STATEFUL, "custom_sample": ASKED},
     **{f"{OURS}{name}": {**STATEFUL, "custom_sample": text} for name, (text, _) in WRONG.items()},
     f"{OURS}sharded quiet": SHARDED,
@@ -58,13 +54,13 @@ def two_ranks(pair: Mapping[str, Run]) -> Mapping[str, Run]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["", "sharded "])
 def test_the_run_is_the_same_to_the_last_bit(two_ranks: Mapping[str, Run], kind: str) -> None:
-    quiet, asked = two_ranks[f"{kind}quiet"], two_ranks[f"{kind}asked"]
+    quiet, asked = two_ranks[f"{kind}quiet" if kind else QUIET], two_ranks[f"{kind}asked"]
     (event,) = asked.events("sample")
     assert event["prompt"] == "a blue disc"
     assert group_exit_codes(asked, 2) == [0, 0]
     assert not (asked.folder.commands_dir / "custom_sample").exists()
     assert asked.losses == quiet.losses
-    assert len(asked.losses) == 8
+    assert len(asked.losses) == STATEFUL["max_steps"]
     assert same_state(asked.state, quiet.state)
     assert not quiet.events("sample")
 
@@ -92,7 +88,7 @@ def test_a_wrong_request_costs_a_warning(two_ranks: Mapping[str, Run], name: str
     (warning,) = [str(event["message"]) for event in run.events("warning") if "custom sample" in str(event["message"])]
     assert re.search(WRONG[name][1], warning)
     assert group_exit_codes(run, 2) == [0, 0]
-    assert same_state(run.state, two_ranks["quiet"].state)
+    assert same_state(run.state, two_ranks[QUIET].state)
     assert not list(run.folder.samples_dir.iterdir())
 
 

@@ -63,12 +63,12 @@ EXACT: dict[str, dict[str, Any]] = {
     "recomputed": {"gradient_checkpointing": True},
 }
 ODD: dict[str, dict[str, Any]] = {
-    "frozen": {"family_options": {"width": 5, "frozen": True}},
-    "tied": {"family_options": {"width": 5, "tied": True}},
-    "without blocks": {"family": str(ROOT / "tests" / "tiny_family.py")},
-    "adam": {"optimizer": "adam"},
-    "sgd": {"optimizer": "sgd"},
-    "not fused": {"optimizer": {"name": "adamw", "fused": False}},
+    "frozen with sgd": {"family_options": {"width": 5, "frozen": True}, "optimizer": "sgd"},
+    "tied with adam": {"family_options": {"width": 5, "tied": True}, "optimizer": "adam"},
+    "without blocks and not fused": {
+        "family": str(ROOT / "tests" / "tiny_family.py"),
+        "optimizer": {"name": "adamw", "fused": False},
+    },
     "lion": {"optimizer": "lion", "learning_rate": 0.001},
     "fp32": {"precision": "fp32"},
     "unlike": {"family_options": {"width": 5, "unlike": True}},
@@ -88,7 +88,6 @@ ROUNDED: dict[str, dict[str, Any]] = {
 # on two machines of two ranks each
 REPLICATED: dict[str, dict[str, Any]] = {
     "machines": {},
-    "machines accumulated": {"batch_size": 1},
     "machines whole gradients": {"batch_size": 1, "fsdp_whole_gradients": True},
     "machines offloaded": {"fsdp_cpu_offload": True, "batch_size": 1},
     "machines unused": ODD["unused"],
@@ -283,7 +282,7 @@ def test_out_of_memory_ends_the_run_and_says_what_to_do(sharded: dict[str, Run])
 
 
 def test_weights_that_do_not_learn_are_not_counted(sharded: dict[str, Run]) -> None:
-    started = sharded["frozen"].events("started")[0]
+    started = sharded["frozen with sgd"].events("started")[0]
     assert started["trainable_parameters"] == (5 * 5 * 9 + 5) * 2 + 5 * 2 + (5 * 3 * 9 + 3) + 1
 
 

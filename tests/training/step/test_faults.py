@@ -40,7 +40,7 @@ PAIR_JOBS: dict[str, dict[str, object]] = {
         "family_options": {"faults": ["backward_out_of_memory:1:2"]},
     },
     "not even the warm-up fits": {"family_options": {"faults": ["fits:1:0"]}},
-    "not probed": STATEFUL,
+    "uninterrupted": STATEFUL,
     "probed": {**STATEFUL, "probe_memory": "on"},
     "probed with little memory": {
         "probe_memory": "on",
@@ -131,7 +131,7 @@ def test_out_of_memory_alone_halves_until_it_fits(images: Path, tmp_path: Path) 
 
 
 def test_the_memory_probe_changes_no_bit(pair: dict[str, Run]) -> None:
-    probed, plain = pair["probed"], pair["not probed"]
+    probed, plain = pair["probed"], pair["uninterrupted"]
     assert same_state(probed.state, plain.state)
     assert probed.losses == plain.losses
     log = probed.folder.log_file(0).read_text()
