@@ -44,21 +44,24 @@ def matching(rows: Sequence[Row], query: str) -> list[Row]:
     words = query.lower().split()
     if not words:
         return list(rows)
+    patterns = [_pattern(word, is_whole=place < len(words)) for place, word in enumerate(words, 1)]
     found: list[Row] = []
     heading: Row | None = None
     for row in rows:
         if row.is_heading or row.is_separator:
             heading = row if row.is_heading else None
-        elif all(_is_in(word, _text(row, heading)) for word in words):
+        elif all(re.search(pattern, _text(row, heading)) for pattern in patterns):
             if heading is not None and heading not in found:
                 found.append(heading)
             found.append(row)
     return found or [Row("Nothing found", is_enabled=False)]
 
 
-def _is_in(word: str, text: str) -> bool:
-    """Whether it is in the text; 12 is not in 512."""
-    return re.search(f"{r'(?<![0-9])' if word[:1].isdecimal() else ''}{re.escape(word)}", text) is not None
+def _pattern(word: str, *, is_whole: bool) -> str:
+    """What finds it in a text: 12 not in 512, and, if more is not going to be typed, not in 121 either."""
+    before = r"(?<![0-9])" if word[:1].isdecimal() else ""
+    after = r"(?![0-9])" if is_whole and word[-1:].isdecimal() else ""
+    return f"{before}{re.escape(word)}{after}"
 
 
 def _text(row: Row, heading: Row | None) -> str:
