@@ -78,8 +78,7 @@ def same_encoders(loaded: Any, whole: Any, tolerance: float = 0.0) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ENCODERS)
-@pytest.mark.parametrize("form", ["bf16", "fp8"])
+@pytest.mark.parametrize(("family", "form"), [*zip(ENCODERS, ("bf16", "fp8", "fp8", "bf16"), strict=True)])
 def test_files_are_the_encoders_of_the_folder(family: str, form: str, tiny: Any, tmp_path: Path) -> None:
     folder = tiny(family)
     files = []

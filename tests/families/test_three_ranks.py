@@ -24,7 +24,7 @@ FLOW = (
 CAPTIONS = ("a red <c>", "a blue <c>, number 2, on a wooden table", "<c>")
 LORA: dict[str, object] = {"method": "lora", "lora_rank": 2, "lora_alpha": 2.0, "caption_dropout": 0.3}
 INT8: dict[str, object] = {**LORA, "parts": [{"part": "transformer", "weights": "int8"}]}
-PLAIN_LORA = ("krea2", "chroma", "stable_diffusion_3", "lumina2", "wan")  # the others train one that edits, or on int8
+PLAIN_LORA = ("stable_diffusion_3", "wan")  # others train one that edits or is on int8; all are trained whole
 BOTH = [{"part": "unet"}, {"part": "text_encoder", "learning_rate": 0.005}]
 FINE_TUNE: dict[str, dict[str, object]] = {
     "stable_diffusion": {"caption_dropout": 0.3, "parts": BOTH},

@@ -124,6 +124,11 @@ PREFIXED = {
     "stable_diffusion_3": "net.",
     "flux2": "",
 }
+FORMS = [
+    *((family, "whole") for family in PREFIXED),  # by which the model on the hub is found, too
+    *(("flux", form) for form in ("shards", "fp8", "gguf")),
+    *[("z_image", "fp8"), ("qwen_image", "gguf"), ("stable_diffusion_3", "shards"), ("flux2", "fp8")],
+]
 
 
 def same_as_folder(family: str, file: Path, folder: Path, *, tolerance: float = 0.0) -> None:
@@ -148,8 +153,7 @@ def same_as_folder(family: str, file: Path, folder: Path, *, tolerance: float = 
         file.with_name("plain.safetensors").unlink()
 
 
-@pytest.mark.parametrize("family", PREFIXED)
-@pytest.mark.parametrize("form", ["whole", "shards", "fp8", "gguf"])
+@pytest.mark.parametrize(("family", "form"), FORMS)
 def test_a_file_as_published_is_the_model_of_its_folder(family: str, form: str, base: Any, tmp_path: Path) -> None:
     folder, plain = base(family)
     prefix = PREFIXED[family]
