@@ -29,7 +29,7 @@ RUN chmod -R a+rX,go-w /opt/tandem \
 LABEL org.opencontainers.image.title="Tandem" \
     org.opencontainers.image.description="Trains image models on one GPU, on every GPU of the machine, or on several machines" \
     org.opencontainers.image.licenses="MIT" \
-    org.opencontainers.image.version="0.3.0"
+    org.opencontainers.image.version="0.4.0"
 
 USER 1000:1000
 WORKDIR /work
