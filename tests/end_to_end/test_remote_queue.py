@@ -82,12 +82,12 @@ class Place:
     def steps(self, name: str) -> int:
         return sum(event["type"] == "step" for event in read_events(self.run(name).events_file))
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def until(self, condition: Callable[[], object], what: str, *, every_s: float = 0.1) -> None:
         deadline = time.monotonic() + 200
         while not condition():
             said = (self.folder / "runner.txt").read_text()
             assert time.monotonic() < deadline, f"no {what}: {self.queue.read().entries} {said}"
-            time.sleep(0.005)
+            time.sleep(every_s)
 
     def power_cut(self, runner: subprocess.Popen[bytes], name: str) -> None:
         """Of this computer: the runner and the attendant of a run end at once."""
@@ -119,7 +119,9 @@ def test_entries_wait_for_a_gpu_here_or_there(server: SshServer, tmp_path: Path)
     place.do("run_queue", *add, "local")
 
     runner = place.runner()  # killed while data is sent, while the run trains, and while its results come
-    place.until(lambda: place.copy("first") is not None and find_launcher(place.run("first")), "attendant")
+    place.until(
+        lambda: place.copy("first") is not None and find_launcher(place.run("first")), "attendant", every_s=0.005
+    )
     place.power_cut(runner, "first")
     copy = place.copy("first")
     assert copy is not None
@@ -131,7 +133,8 @@ def test_entries_wait_for_a_gpu_here_or_there(server: SshServer, tmp_path: Path)
     place.power_cut(runner, "first")
     fast.touch()
     runner = place.runner()
-    place.until(lambda: (found := place.copy("first")) is not None and found.stage == "pulling", "pulling")
+    is_pulling = lambda: (found := place.copy("first")) is not None and found.stage == "pulling"  # noqa: E731
+    place.until(is_pulling, "pulling", every_s=0.005)
     place.power_cut(runner, "first")
     runner = place.runner()
 
