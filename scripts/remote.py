@@ -67,15 +67,7 @@ from modules.run.remote.machine import (
     runs_there,
     time_and_cost,
 )
-from modules.run.remote.parts import (
-    bring_logs,
-    for_machines,
-    machines_with,
-    named,
-    resumed_with,
-    still_listed,
-    together,
-)
+from modules.run.remote.parts import bring_logs, for_machines, machines_with, resumed_with, still_listed, together
 from modules.run.remote.preflight import preflight_there
 from modules.run.remote.run_copy import (
     Copy,
@@ -239,7 +231,7 @@ def start(options: argparse.Namespace) -> int:
             _require_joined(former, others)
             let_join(former, config, host, start_id, token, echo, others)
             mark_stage(former, "running")
-            _go_on(options, former, host, others, config.runs_dir)
+            _go_on(options, former, host, config.runs_dir)
             return FINISHED
         check_run_name_free(Path(config.runs_dir), config.run_name)
     allow_code(config, trust=training.trust_code)
@@ -261,7 +253,7 @@ def start(options: argparse.Namespace) -> int:
         if not was_there and not (is_asked and may_have_started(folder, host, copy.id, echo)):
             remove_tree(folder.path)
         raise
-    _go_on(options, folder, host, others, config.runs_dir)
+    _go_on(options, folder, host, config.runs_dir)
     return FINISHED
 
 
@@ -355,7 +347,7 @@ def _resume(options: argparse.Namespace, host: Host) -> int:
         else:
             start_id = _resume_copy(folder, before, host, token, others, options.job)
         mark_copy(folder, Copy(machine=host.name, id=start_id, joined=[each.name for each in others]))
-    _go_on(options, folder, host, others, options.runs_dir)
+    _go_on(options, folder, host, options.runs_dir)
     return FINISHED
 
 
@@ -379,17 +371,14 @@ def _resume_copy(
     return copy.id
 
 
-def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, others: Sequence[Host], runs_dir: str) -> None:
+def _go_on(options: argparse.Namespace, folder: RunFolder, host: Host, runs_dir: str) -> None:
     """After the start there, follow and pull beside the copy if a command is to run then, or say how it is done."""
-    if unused := [each.name for each in others if each.then]:
-        whose = f"those of {named(unused)} do" if len(unused) > 1 else f"that of {unused[0]} does"
-        echo(f"Note: only a command (--then) of {host.name} runs at the end, {whose} not: name all machines in it.")
     if off := call_off(host.name):
         echo(off)
     if not host.then:
         echo(f"{_begun(host)}. It needs no connection. Its copy here: {folder.path}")
-        of_run = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
-        echo(f"Follow it with: {_command('follow', of_run)}")
+        named = argparse.Namespace(name=host.name, run=folder.name, runs_dir=runs_dir)
+        echo(f"Follow it with: {_command('follow', named)}")
         return
     copy = read_copy(folder)
     assert copy is not None  # which this program has written

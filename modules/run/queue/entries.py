@@ -28,8 +28,8 @@ _Number = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class Resources(NamedTuple):
-    """What a run takes: GPU indices (None: all) of this machine or of the one named `place`, where it trains alone, and
-    the names of the machines that it starts over ssh."""
+    """What a run takes: GPU indices (None: all) of this machine or of the one named `place`, and the names of the
+    machines that it starts over ssh, or that join it at `place`."""
 
     devices: Sequence[int] | None
     hosts: Sequence[str] = ()
