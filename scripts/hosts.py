@@ -128,6 +128,8 @@ def show_list(options: argparse.Namespace) -> int:
         more += [f"Python {host.python}"] if host.python else []
         more += [f"key {host.key}"] if host.key else []
         more += ["differences allowed"] if host.allow_differences else []
+        more += [f"Slurm cluster ({' '.join(host.slurm)})"] if host.slurm else []
+        more += [f"{host.price:g} an hour"] if host.price else []
         rest = "  ".join([host.folder, *more, *host.settings])
         echo(printable(f"{host.name:<{widths[0]}}  {host.target:<{widths[1]}}  {rest}", 5000))
     return FINISHED

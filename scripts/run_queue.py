@@ -29,6 +29,8 @@ from modules.run.queue.folder import RunQueue
 from modules.run.queue.place_run import check_startable, progress_of
 from modules.run.queue.runner import QueueRunner
 from modules.run.remote.attendant import ADD
+from modules.run.remote.parts import for_machines, machines_with
+from modules.run.remote.parts import named as named_machines
 
 EXAMPLES = """examples:
   three runs for the night:
@@ -46,6 +48,8 @@ EXAMPLES = """examples:
     python scripts/run_queue.py add cats.yaml --hosts beta
   one on another machine, where `remote.py setup` has set up Tandem, while others run here:
     python scripts/run_queue.py add cats.yaml --on beta
+  one on two such machines, none of which is this computer:
+    python scripts/run_queue.py add cats.yaml --on alpha --with beta
   what has become of them; entry 3 next; cats-slow not at all:
     python scripts/run_queue.py list
     python scripts/run_queue.py move 3 first
@@ -100,6 +104,13 @@ def parser() -> argparse.ArgumentParser:
         "--on",
         metavar="NAME",
         help="the machine of scripts/remote.py, set up there, that it waits for and trains on (default: this computer)",
+    )
+    add.add_argument(
+        "--with",
+        dest="others",
+        default="",
+        metavar="NAME,NAME",
+        help="with --on: machines of scripts/remote.py that join the run there, which waits for them, too",
     )
     add.add_argument("--multi_gpu", action="store_true", help="train on all GPUs there are, or all of --devices")
     add.add_argument(
@@ -156,16 +167,25 @@ def add_entry(options: argparse.Namespace) -> int:
     hosts = [host.name for host in named_hosts(options.hosts)]
     place = None if options.on is None else find_hosts([options.on], ADD)[0]
     if place is not None and hosts:
-        raise ConfigError("--on and --hosts are both given, and a run on another machine trains there alone", _LEAVE)
+        raise ConfigError(
+            "--on and --hosts are both given, and these join a run here", "Use --with for those that join it there"
+        )
+    joining = [name for each in options.others.split(",") if (name := each.strip())]
+    if joining and place is None:
+        raise ConfigError("--with is given without --on, the machine that they join", "Use --hosts for a run here")
+    others = [] if place is None else machines_with(place, joining, ADD)
     if options.send_token and place is None:
         raise ConfigError("--send_token is given without --on, and a run here has the token anyway", _LEAVE)
     devices = None if options.devices is None else parse_devices(options.devices)
     named += ["device_ids=null"] if options.devices is not None and devices is None else []
     config = resolved_config(options.config, [*options.set, *named], len(hosts))
+    if place is not None and others:
+        config = for_machines(config, place, others)
+        hosts = [each.name for each in others]
     allow_code(config, trust=options.trust_code)  # nobody can be asked at night
     draw_missing_images(options.config, config)
     queue = RunQueue(options.runs_dir or config.runs_dir)
-    if place is not None and (note := check_startable(queue, config, place)):
+    if place is not None and (note := check_startable(queue, config, place, others)):
         echo(f"Note: {note}")
     there = {} if place is None else {"place": place.name, "sends_token": options.send_token}
     entry = queue.add(config, devices, hosts=hosts, first=options.first, **there)
@@ -175,6 +195,7 @@ def add_entry(options: argparse.Namespace) -> int:
         echo(f"Note: its settings ask for fewer GPUs, so it takes {entry.devices_text}; --multi_gpu is for all.")
     number = next(number for number, each in enumerate(queue.read().waiting, 1) if each.number == entry.number)
     where = f" for {entry.place}" if entry.place else ""
+    where += f" with {named_machines(entry.hosts)}" if where and entry.hosts else ""
     echo(f"Entry {entry.title} waits{where} at place {number} of {queue.runs_dir}.")
     if not queue.has_runner():
         runs = "" if options.runs_dir is None and config.runs_dir == "runs" else f" --runs_dir {queue.runs_dir}"

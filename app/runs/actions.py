@@ -44,6 +44,7 @@ from modules.run.queue.entries import Entry
 from modules.run.queue.folder import RunQueue
 from modules.run.queue.place_run import check_startable
 from modules.run.remote.attendant import ADD, NotReady, begin, go_on, launch_attendant, not_ready, resume_there
+from modules.run.remote.parts import for_machines, machines_with, named
 from modules.run.remote.run_copy import read_copy
 
 _FORCE_STOP: Final = "Force the run to stop?"
@@ -180,7 +181,8 @@ class RunActions:
             else:
                 self._state.say(found)
 
-        add = partial(enqueued_there, queue, config, place, sends_token=sends_token)
+        joined = joining(self._state)
+        add = partial(enqueued_there, queue, config, place, sends_token=sends_token, joined=joined)
         self._state.background.run(add, added, lambda why: self._not_started(why, "Not added"))
 
     def _make_ready(self, lacks: NotReady, then: Callable[[], object]) -> None:
@@ -469,15 +471,19 @@ def enqueued(queue: RunQueue, config: TrainConfig, hosts: Sequence[str]) -> str:
     return _said_of(queue, entry)
 
 
-def enqueued_there(queue: RunQueue, config: TrainConfig, place: str, *, sends_token: bool) -> NotReady | str:
-    """Add the config to the queue, for a machine of the list; what to say of it, or what the machine lacks. Raises
-    TandemError, also if its run could not be started there."""
+def enqueued_there(
+    queue: RunQueue, config: TrainConfig, place: str, *, sends_token: bool, joined: Sequence[str] = ()
+) -> NotReady | str:
+    """Add the config to the queue, for a machine of the list and those that are to join it; what to say of it, or what
+    a machine lacks. Raises TandemError, also if its run could not be started there."""
     host = find_hosts([place], ADD)[0]
+    others = machines_with(host, joined, ADD)
+    config = for_machines(config, host, others)
     with suppress(Unreachable):  # which is said below
-        if lacks := not_ready(host):
+        if lacks := next(filter(None, map(not_ready, [host, *others])), None):
             return lacks
-    note = check_startable(queue, config, host)
-    entry = queue.add(config, place=place, sends_token=sends_token)
+    note = check_startable(queue, config, host, others)
+    entry = queue.add(config, hosts=joined, place=place, sends_token=sends_token)
     return f"{_queued(queue, entry)}. {note}" if note else _said_of(queue, entry)
 
 
@@ -491,5 +497,5 @@ def _said_of(queue: RunQueue, entry: Entry) -> str:
 
 def _queued(queue: RunQueue, entry: Entry) -> str:
     waiting = [each.number for each in queue.read().waiting]
-    where = f" for {entry.place}" if entry.place else ""
+    where = f" for {named([entry.place, *entry.hosts])}" if entry.place else ""
     return f"Queued{where} at place {waiting.index(entry.number) + 1}" if entry.number in waiting else f"Queued{where}"

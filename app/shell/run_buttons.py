@@ -111,7 +111,7 @@ class RunButtons(tk.Frame):
         run_name = "" if run is None else run.folder.name
         said = help_text(name, reason, run_name, is_stopping=self.status.kind in STOPPED)
         place = self._state.preferences.place
-        others = [] if button is self.enqueue else joining(self._state)  # an entry trains there alone
+        others = joining(self._state)
         return said.replace("{place}", named([place, *others]) if place else "this computer")
 
     def _build(self) -> None:

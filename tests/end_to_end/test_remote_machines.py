@@ -149,6 +149,18 @@ def test_two_rented_machines_train_one_run(machines: tuple[Machine, Machine], tm
     remote(tmp_path, "start", "alpha", "x", "--resume")
     remote(tmp_path, "follow", "alpha", "x")
     remote(tmp_path, "pull", "alpha", "x")
+    program = [sys.executable, str(ROOT / "scripts" / "run_queue.py")]
+    place = ["--on", "alpha", "--with", "beta", "--run_name", "queued", "--trust_code"]
+    quick = ["--set", "max_steps=2", "--set", f"master_addr={alpha.host.address}"]
+    for words in (["add", str(tmp_path / "cats.json"), *place, *quick], ["run"]):
+        argv = [*program, *words]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    by_queue = Run(RunFolder(tmp_path / "runs" / "queued"))
+    assert len(by_queue.losses) == 2
+    assert by_queue.losses[0] == copy.losses[0]
+    assert "progress is shown on alpha" in (by_queue.folder.log_dir / "host-beta.txt").read_text()
+
     alone = config.model_copy(update={"runs_dir": str(tmp_path / "alone"), "family_options": {}, **group_settings(2)})
     save_config(alone, tmp_path / "alone.json")
     train = [sys.executable, str(ROOT / "scripts" / "train.py"), "--config", str(tmp_path / "alone.json")]

@@ -29,8 +29,8 @@ _Devices = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_lengt
 
 
 class Resources(NamedTuple):
-    """What a run takes: GPU indices (None: all) of this machine or of the one named `place`, where it trains alone, and
-    the names of the machines that it starts over ssh."""
+    """What a run takes: GPU indices (None: all) of this machine or of the one named `place`, and the names of the
+    machines that it starts over ssh, or that join it at `place`."""
 
     devices: Sequence[int] | None
     hosts: Sequence[str] = ()

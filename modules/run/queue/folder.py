@@ -31,7 +31,7 @@ from modules.run.hosts.host_list import find_hosts
 from modules.run.launch.detached import check_config, next_free_name
 from modules.run.launch.placement import gpus_needed
 from modules.run.queue.entries import MOST_ENTRIES, Entry, Queue, Wanted, fault_of, now
-from modules.run.queue.own_copy import check_trains_alone, on_devices, own_copy
+from modules.run.queue.own_copy import check_trains_there, on_devices, own_copy
 from modules.run.remote.copy_folders import remember_copies_in
 
 QUEUE_DIR: Final = ".queue"  # no name of a run
@@ -134,16 +134,17 @@ class RunQueue:
         """Add a copy of the config, at the end or as the first that waits; its run gets a name that is free.
 
         `devices` are the GPU indices that it needs (default: its `device_ids`; if it has none, any, as many as its run
-        takes). Its run starts `hosts` over ssh, as many of them as it has other machines, or it trains on the machine
-        `place`, alone. Raises ConfigError if this computer cannot run it, or for a machine that is not in the list.
+        takes). Its run starts `hosts` over ssh, as many of them as it has other machines; or it trains on the machine
+        `place`, alone or with `hosts` joining it there. Raises ConfigError if this computer cannot run it, or for a
+        machine that is not in the list.
         """
         names = [host.name for host in find_hosts(hosts)][: config.num_nodes - 1]
         if config.run_name is not None:
             check_run_name(config.run_name)
-        config = own_copy(config, self.runs_dir, devices, has_hosts=bool(names))
+        config = own_copy(config, self.runs_dir, devices, has_hosts=bool(names) and not place)
         if place:
             find_hosts([place])
-            check_trains_alone(config)
+            check_trains_there(config, names)
         else:
             check_config(config)
         used = config.device_ids if devices is None else tuple(devices)

@@ -57,11 +57,11 @@ def _set(data: Any, path: Sequence[str], value: str) -> None:
     data[int(last) if isinstance(data, list) else last] = value
 
 
-def check_trains_alone(config: TrainConfig) -> None:
-    """Raise ConfigError for a run on several machines, which a queue does not start on another machine."""
-    if config.num_nodes > 1:
+def check_trains_there(config: TrainConfig, joined: Sequence[str]) -> None:
+    """Raise ConfigError for a run on more machines than another one and those that have `joined` it."""
+    if config.num_nodes > 1 + len(joined):
         raise ConfigError(
-            f"num_nodes is {config.num_nodes}; an entry that is started on another machine trains there alone",
-            "Set num_nodes=1, or start it without the queue: by Train, or scripts/remote.py start NAME CONFIG --with "
-            "NAME,NAME",
+            f"num_nodes is {config.num_nodes}, but {1 + len(joined)} take part in an entry for another machine",
+            f"Set num_nodes={1 + len(joined)}, or name those that join it: --with NAME,NAME, or their switches under "
+            "Multi-GPU",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -24,11 +25,12 @@ from modules.run.hosts.ssh_command import Unreachable
 from modules.run.queue.active_run import OF_A_STOP, Ended, cause_of_end, is_alive, prepared_folder
 from modules.run.queue.entries import Entry, Resources
 from modules.run.queue.folder import RunQueue
-from modules.run.queue.own_copy import check_trains_alone
+from modules.run.queue.own_copy import check_trains_there
 from modules.run.queue.places import is_cluster
 from modules.run.remote.attendant import ADD, check_job, launch_attendant, startable_uploads
 from modules.run.remote.copy_folders import remember_copies_in
 from modules.run.remote.far_side import COMMANDS
+from modules.run.remote.parts import machines_with
 from modules.run.remote.run_copy import Copy, mark_copy, read_copy
 from modules.run.view.run_view import RunView
 
@@ -56,14 +58,14 @@ class PlaceRun:
         Raises TandemError: code that nobody has allowed, a name that is taken here, a machine that is not in the list
         any more. What else is wrong is found by the attendant.
         """
-        find_hosts([entry.place], ADD)
+        machines_with(find_hosts([entry.place], ADD)[0], entry.hosts, ADD)
         copy = read_copy(folder := queue.run_folder(entry))
         if copy is None and entry.started is not None and folder.events_file.exists():
             raise ConfigError(f"{folder.path} is the folder of another run, not the copy of one on {entry.place}")
         if (copy is None or not copy.is_underway) and is_alive(folder):
             what = f"another program is at work in {folder.path}, such as one that trains in this copy of the run"
             raise ConfigError(what, "Wait until it ends, or stop it")
-        folder = prepared_folder(queue, entry, mark, check_trains_alone)
+        folder = prepared_folder(queue, entry, mark, lambda config: check_trains_there(config, entry.hosts))
         if copy is not None and copy.has_finished:
             run = cls(mark, folder)
             run._had_finished = True  # resumed, it would replace its model there, and the pull refuse that
@@ -76,7 +78,7 @@ class PlaceRun:
                 for file in folder.log_dir.glob("*.error.json"):
                     file.unlink(missing_ok=True)
                 new = Copy(machine=entry.place, stage="sending", attended=True, queued=True, resumes=copy is not None)
-                mark_copy(folder, new.model_copy(update={"sends_token": entry.sends_token}))
+                mark_copy(folder, new.model_copy(update={"sends_token": entry.sends_token, "joined": entry.hosts}))
             return cls(mark, folder, None if find_launcher(folder) is not None else launch_attendant(folder))
         except OSError as error:
             raise not_writable_error(folder.path, error) from error
@@ -193,14 +195,14 @@ class PlaceRun:
         return Ended(copy.code, cause, was_stopped)
 
 
-def check_startable(queue: RunQueue, config: TrainConfig, host: Host) -> str:
-    """Ask a machine whether the run of an entry could be started there as it is now; what to say if there is no
-    connection. Raises TandemError if it could not be."""
+def check_startable(queue: RunQueue, config: TrainConfig, host: Host, others: Sequence[Host] = ()) -> str:
+    """Ask a machine, and those that are to join it, whether the run of an entry could be started there as it is now;
+    what to say if there is no connection. Raises TandemError if it could not be."""
     check_job(config, host, ())
     if not host.slurm:
-        check_trains_alone(config)
+        check_trains_there(config, [each.name for each in others])
     try:
-        startable_uploads(config, host, queue.name_for(config), lambda line: None)
+        startable_uploads(config, host, queue.name_for(config), lambda line: None, others)
     except Unreachable as error:
         return f"{error.message}. The entry waits until there is a connection."
     return ""

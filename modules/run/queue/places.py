@@ -26,26 +26,31 @@ class Places:
     def __init__(self) -> None:
         self._looks: dict[str, _Look] = {}
 
-    def forget(self, place: str) -> None:
-        """What was known of a machine may be over."""
-        self._looks.pop(place, None)
+    def forget(self, entry: Entry) -> None:
+        """What was known of an entry's machines may be over."""
+        for machine in (entry.place, *entry.hosts):
+            self._looks.pop(machine, None)
 
     def why_not(self, entry: Entry, own: Collection[str]) -> str | None:
-        """Why an entry must wait for its machine, as the end of a sentence; "" if nothing is in its way, None as long
-        as the machine is being asked. `own` are runs of the queue's, which it knows itself.
+        """Why an entry must wait for one of its machines, as the end of a sentence; "" if nothing is in its way, None
+        as long as one is being asked. `own` are runs of the queue's, which it knows itself.
 
-        Raises TandemError if the machine cannot be asked for a reason that does not pass.
+        Raises TandemError if one cannot be asked for a reason that does not pass.
         """
-        look = self._looks.get(entry.place)
+        answers = [self._why_not_at(machine, entry, own) for machine in (entry.place, *entry.hosts)]
+        return next(filter(None, answers), None if None in answers else "")
+
+    def _why_not_at(self, machine: str, entry: Entry, own: Collection[str]) -> str | None:
+        look = self._looks.get(machine)
         if look is None or look.is_old:
-            look = self._looks[entry.place] = _Look(entry.place)
+            look = self._looks[machine] = _Look(machine)
         if not look.ended_at:
             return None
         if isinstance(look.fault, Unreachable | LinkLost):
-            return f"there is no connection to {entry.place}: {printable(look.fault.message, 500)}"
+            return f"there is no connection to {machine}: {printable(look.fault.message, 500)}"
         if look.fault is not None:
             raise look.fault
-        return _in_the_way(entry, look.found, own)
+        return _in_the_way(machine, entry, look.found, own)
 
 
 def is_cluster(place: str) -> bool:
@@ -56,12 +61,12 @@ def is_cluster(place: str) -> bool:
         return False
 
 
-def _in_the_way(entry: Entry, found: Activity, own: Collection[str]) -> str:
-    if (busy := found.transfer(entry.place)) or is_cluster(entry.place):
+def _in_the_way(machine: str, entry: Entry, found: Activity, own: Collection[str]) -> str:
+    if (busy := found.transfer(machine)) or is_cluster(machine):
         return busy
     for run, devices in zip(found.runs, found.devices, strict=False):
-        if run not in own and entry.resources.overlaps(Resources(devices, place=entry.place)):
-            return run_is_active(run, entry.place)
+        if run not in own and entry.resources.overlaps(Resources(devices, place=machine)):
+            return run_is_active(run, machine)
     return ""
 
 

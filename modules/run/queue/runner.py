@@ -160,7 +160,7 @@ class QueueRunner:
 
     def _record(self, entry: Entry, ended: Ended) -> None:
         state = ended.state
-        self._places.forget(entry.place)
+        self._places.forget(entry)
         if entry.state == "removed":
             self._echo(f"Entry {entry.title} has ended; it was removed.")
         elif ended.was_stopped:
@@ -242,7 +242,7 @@ class QueueRunner:
         copy = read_copy(self._queue.run_folder(entry)) if entry.started is not None else None
         if copy is not None and (copy.lacks_results or copy.has_finished):
             return ""  # it is there already, and only has to be followed, if that
-        own = {run.entry.name for run in self._active.values() if run.entry.place == entry.place}
+        own = {run.entry.name for run in self._active.values() if run.entry.place}
         try:
             why = self._places.why_not(entry, own)
         except TandemError as error:
@@ -278,8 +278,8 @@ class QueueRunner:
             return
         self._active[entry.number] = run
         where = "" if wanted.devices is None else f" on GPU {', '.join(map(str, wanted.devices))}"
-        where += f" with {' and '.join(entry.hosts)}" if entry.hosts else ""
         where += f" on {entry.place}" if entry.place else ""
+        where += f" with {' and '.join(entry.hosts)}" if entry.hosts else ""
         verb = "continues" if entry.started else "starts"
         self._said = ""
         self._echo(f"Entry {entry.title} {verb}{where}. Run folder: {run.folder.path}")

@@ -41,9 +41,12 @@ def test_the_list_keeps_its_order_and_is_private(capsys: pytest.CaptureFixture[s
     assert find_hosts(["gamma", "gamma"]) == [
         Host.make("gamma", "gpu-box", "/opt/tandem", settings=["cache_dir=/scratch"])
     ]
+    add_host(Host.make("gamma", "gpu-box", "/opt/tandem", price=1.5, slurm=["--partition=gpu", "--gpus=4"]))
     capsys.readouterr()
     assert program.main(["list"]) == 0
-    assert "beta   me@fe80::1%eth0  ~  Python python3.12" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "beta   me@fe80::1%eth0  ~  Python python3.12" in said
+    assert "/opt/tandem  Slurm cluster (--partition=gpu --gpus=4)  1.5 an hour" in said
     assert program.main(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[1]["target"] == "gpu-box"
     assert program.main(["remove", "delta"]) == 2

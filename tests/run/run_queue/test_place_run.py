@@ -112,6 +112,10 @@ def test_entries_of_different_places_do_not_wait_for_each_other() -> None:
     assert not on_beta.overlaps(Resources(None, place="gamma"))
     assert on_beta.overlaps(Resources([0], ["beta"])), "a run here that starts that machine"
     assert Resources([0], ["beta"]).overlaps(on_beta)
+    with_beta = Resources(None, ["beta"], "gamma")
+    assert with_beta.overlaps(on_beta), "which joins a run on gamma"
+    assert on_beta.overlaps(with_beta)
+    assert not with_beta.overlaps(Resources(None))
 
 
 def test_what_is_added(
@@ -136,7 +140,10 @@ def test_what_is_added(
         (["--on", "delta"], 2, "no machine is named 'delta'; the list has: beta"),
         (["--on", "beta", "--hosts", "beta"], 2, "--on and --hosts are both given"),
         (["--send_token"], 2, "--send_token is given without --on"),
-        (["--on", "beta", "--set", "num_nodes=2", "--multi_gpu"], 2, "trains there alone. Set num_nodes=1"),
+        (["--on", "beta", "--set", "num_nodes=2", "--multi_gpu"], 2, "Set num_nodes=1, or name those that join it"),
+        (["--with", "beta"], 2, "--with is given without --on"),
+        (["--on", "beta", "--with", "delta"], 2, "no machine is named 'delta'; the list has: beta"),
+        (["--on", "beta", "--with", "beta"], 2, "beta and beta are the same machine"),
     ):
         assert (found := add(*words))[0] == code, found
         assert said in found[1]
@@ -148,10 +155,36 @@ def test_what_is_added(
     assert code == 0
     assert "No route to host" in said
     assert "The entry waits until there is a connection." in said
+    add_host(Host.make("gamma", "me@gamma", f"{home}/code", python=sys.executable))
+    assert "Entry 3 (cats-3) waits for beta with gamma at place 3" in add("--on", "beta", "--with", "gamma")[1]
+    entry = queue.read().entry(3)
+    assert (entry.place, entry.hosts, entry.devices_text) == ("beta", ["gamma"], "beta: all + gamma")
+    assert queue.load(entry).num_nodes == 2
+    assert queue.entries_for("gamma") == [entry]
     (tmp_path / "off").unlink()
     (home / ".tandem").unlink()
     assert "start with setup" in add("--on", "beta")[1]
-    assert [each.place for each in queue.read().entries] == ["beta", "beta"]
+    assert [each.place for each in queue.read().entries] == ["beta"] * 3
+
+
+def test_machines_that_join_its_run(
+    home: Path, queue: RunQueue, config_file: str, tmp_path: Path, no_attendant: list[RunFolder]
+) -> None:
+    add_host(Host.make("gamma", "me@gamma", f"{home}/code", python=sys.executable))
+    (tmp_path / "off").touch()
+    assert (
+        run_queue.main(["add", config_file, "--runs_dir", str(queue.runs_dir), "--on", "beta", "--with", "gamma"]) == 0
+    )
+    entry = queue.read().entry(1)
+    run = PlaceRun.start(queue, entry, entry.changed(state="running", started=2.0))
+    copy = read_copy(run.folder)
+    assert copy is not None
+    assert (copy.machine, copy.joined) == ("beta", ["gamma"])
+    assert no_attendant == [run.folder]
+    assert run.resources == Resources(None, ["gamma"], "beta")
+    remove_host("gamma")
+    with pytest.raises(ConfigError, match="no machine is named 'gamma'"):
+        PlaceRun.start(queue, entry, entry)
 
 
 def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +192,7 @@ def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytes
     found = Places()
 
     def why(entry: Entry, *own: str) -> str:
-        found.forget("beta")
+        found.forget(entry)
         return known(lambda: found.why_not(entry, own))
 
     assert why(entry_on_beta()) == ""
@@ -175,9 +208,15 @@ def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytes
         add_host(beta.model_copy(update={"slurm": ["--gpus=4"]}))
         assert why(entry_on_beta()) == "", "Slurm orders its jobs itself"
         add_host(beta)
+    add_host(Host.make("gamma", "me@gamma", f"{home.parent}/gamma/code", python=sys.executable))
+    (home.parent / "gamma" / "runs").mkdir(parents=True)
+    (home.parent / "gamma" / ".tandem").touch()
     with (home / "push.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert why(entry_on_beta()) == "data is being sent to beta"
+        joined = entry_on_beta(place="gamma", hosts=["beta"])
+        assert why(joined) == "data is being sent to beta", "which is to join a run on gamma"
+        assert why(entry_on_beta(place="gamma")) == ""
     (tmp_path / "off").touch()
     assert why(entry_on_beta()).startswith("there is no connection to beta: ")
     remove_host("beta")
