@@ -44,7 +44,8 @@ def installed_gpus() -> list[Gpu]:
     with open_nvml() as nvml:
         if nvml is None:
             return []
-        described = [_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        count = query_nvml(nvml, nvml.nvmlDeviceGetCount)  # none after a fault of the driver
+        described = [_describe(nvml, index) for index in range(count or 0)]
     return list(_numbered(gpu for gpu in described if gpu is not None))
 
 

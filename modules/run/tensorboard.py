@@ -13,7 +13,7 @@ from typing import Final
 
 from modules.config import ConfigError
 from modules.files import FileFault, open_for_writing, printable, read_bytes
-from modules.machine import find_free_port, port_is_free
+from modules.machine import PortReservations, find_free_port
 from modules.run.folder.links import refuse_links
 from modules.run.folder.run_folder import RunFolder
 
@@ -30,11 +30,12 @@ class TensorBoardServer:
         """On the first free port from 6006 on, or on this one. Raises OSError, and ConfigError for a folder with links
         or a port that is taken."""
         refuse_links(folder.path)
-        if port is not None and not port_is_free(port):
+        self._reserved = PortReservations()  # TensorBoard listens only after its imports
+        if port is not None and not self._reserved.take(port):
             raise ConfigError(
                 f"--port is {port}, which is no free port of this computer", "Leave it out, or give another"
             )
-        self._port = find_free_port(FIRST_PORT) if port is None else port
+        self._port = find_free_port(FIRST_PORT, self._reserved.take) if port is None else port
         self.url = f"http://127.0.0.1:{self._port}/"
         self._log: Path = folder.log_dir / "tensorboard.txt"
         # its own would be one that all users share, and it writes to where a link there leads
@@ -85,3 +86,4 @@ class TensorBoardServer:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._temporary.cleanup()
+        self._reserved.close()

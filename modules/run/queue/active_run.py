@@ -31,7 +31,7 @@ from modules.run.hosts.remote_machines import hosts_of_former_run
 from modules.run.launch.detached import check_config, launch
 from modules.run.launch.environment import restricted_to
 from modules.run.launch.placement import gpus_needed
-from modules.run.queue.entries import Entry, Resources, State
+from modules.run.queue.entries import Entry, Queue, Resources, State
 from modules.run.queue.folder import RunQueue
 from modules.run.remote.run_copy import read_copy
 
@@ -57,6 +57,10 @@ class Ended:
         return "stopped" if self.exit_code in OF_A_STOP else "failed"
 
 
+class EntryChanged(ConfigError):
+    """Somebody has removed an entry, or given it other GPUs, while it was about to start."""
+
+
 class ActiveRun:
     """A run that the queue has started, or one that it has found running: a run outlives a killed queue."""
 
@@ -73,7 +77,7 @@ class ActiveRun:
         """Start an entry's run, or continue it if it has started before; `mark` is recorded first.
 
         Raises TandemError: a config that this computer cannot run, code that nobody has allowed, a name that is taken,
-        a machine that is not in the list any more, a GPU that is gone.
+        a machine that is not in the list any more, a GPU that is gone; EntryChanged.
         """
         variables = {} if mark.given is None else _variables(mark.given)
         folder = prepared_folder(queue, entry, mark, check_config)
@@ -154,7 +158,7 @@ class ActiveRun:
 
 def prepared_folder(queue: RunQueue, entry: Entry, mark: Entry, check: Callable[[TrainConfig], object]) -> RunFolder:
     """The folder of an entry's run, with the entry's config, which a `check` may refuse before the first start; `mark`
-    is recorded before it is made. Raises TandemError."""
+    is recorded before it is made. Raises TandemError, and EntryChanged."""
     config = queue.load(entry)
     allow_code(config, trust=False, ask=None)
     find_hosts(entry.hosts)
@@ -162,8 +166,14 @@ def prepared_folder(queue: RunQueue, entry: Entry, mark: Entry, check: Callable[
     if entry.started is None:
         check_run_name_free(queue.runs_dir, entry.name)
         check(config)
-    # Before the folder exists, so that a queue that is killed now knows the folder as its own.
-    queue.edit(lambda found: found.with_entry(mark))
+
+    def marked(found: Queue) -> Queue:
+        now = next((each for each in found.entries if each.number == entry.number), None)
+        if now is None or any(getattr(now, name) != getattr(entry, name) for name in ("state", "devices", "gpus")):
+            raise EntryChanged(f"entry {entry.title} has been changed meanwhile")
+        return found.with_entry(mark)
+
+    queue.edit(marked)  # before the folder exists, so that a queue that is killed now knows the folder as its own
     if folder.path.is_dir():
         try:
             folder.make_directories()

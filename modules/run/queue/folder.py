@@ -241,7 +241,7 @@ class RunQueue:
             if entry.state == "running" and not stop:
                 raise ConfigError(f"entry {entry.title} is running", "Let it end, or stop its run with --stop")
             if entry.is_open:
-                return queue.with_entry(entry.changed(state="removed", ended=now(), reason="Removed"))
+                return queue.with_entry(entry.changed(state="removed", ended=now(), reason="Removed", waits=""))
             return queue.replaced([each for each in queue.entries if each.number != number])
 
         self.edit(change)

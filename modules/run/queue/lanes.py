@@ -31,8 +31,15 @@ def claim(entry: Entry, gpus: Sequence[int], takers: Sequence[Taker], named: Col
     return wanted._replace(devices=sorted(free[: entry.gpus])) if len(free) >= entry.gpus else wanted
 
 
+def obstacles(entry: Entry, wanted: Resources, takers: Sequence[Taker]) -> list[Taker]:
+    """Those that take what an entry wants, or are its own run, which somebody has started or that has not ended yet."""
+    return [each for each in takers if each.name == entry.name or wanted.overlaps(each.resources)]
+
+
 def why_waiting(entry: Entry, gpus: Sequence[int], in_the_way: Sequence[Taker]) -> str:
     """Why an entry waits for those who take what it needs."""
+    if any(each.name == entry.name for each in in_the_way):
+        return "Waits until its run, which is at work already, has ended"
     first = [each for each in in_the_way if each.is_waiting]
     if first:
         return f"Waits for its turn after {first[-1].name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from modules.config import ConfigError, TandemError
@@ -31,14 +31,17 @@ class Places:
         for machine in (entry.place, *entry.hosts):
             self._looks.pop(machine, None)
 
-    def why_not(self, entry: Entry, own: Collection[str]) -> str | None:
+    def why_not(self, entry: Entry, own: Mapping[str, Collection[str]]) -> str | None:
         """Why an entry must wait for one of its machines, as the end of a sentence; "" if nothing is in its way, None
-        as long as one is being asked. `own` are runs of the queue's, which it knows itself.
+        as long as one is being asked. `own` are runs of the queue's, which it knows itself, with their machines.
 
         Raises TandemError if one cannot be asked for a reason that does not pass.
         """
-        answers = [self._why_not_at(machine, entry, own) for machine in (entry.place, *entry.hosts)]
-        return next(filter(None, answers), None if None in answers else "")
+        answers = [
+            self._why_not_at(machine, entry, {name for name, machines in own.items() if machine in machines})
+            for machine in (entry.place, *entry.hosts)
+        ]
+        return None if None in answers else next(filter(None, answers), "")  # the same one until all have answered
 
     def _why_not_at(self, machine: str, entry: Entry, own: Collection[str]) -> str | None:
         look = self._looks.get(machine)

@@ -15,10 +15,10 @@ from modules.config import ConfigError, TandemError
 from modules.machine import visible_gpus
 from modules.run.exit_codes import FAILED, FINISHED, INTERRUPTED, PAUSED, TERMINATED
 from modules.run.folder.run_lock import file_lock
-from modules.run.queue.active_run import ActiveRun, Ended, is_alive, resources_in_use
+from modules.run.queue.active_run import ActiveRun, Ended, EntryChanged, is_alive, resources_in_use
 from modules.run.queue.entries import Entry, Queue, Resources, now
 from modules.run.queue.folder import RunQueue
-from modules.run.queue.lanes import Taker, claim, why_waiting
+from modules.run.queue.lanes import Taker, claim, obstacles, why_waiting
 from modules.run.queue.place_run import PlaceRun
 from modules.run.queue.places import Places
 from modules.run.remote.run_copy import read_copy
@@ -175,14 +175,14 @@ class QueueRunner:
             if found is None:
                 return queue
             if found.state == "removed":
-                return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now()))
+                return queue.with_entry(found.changed(exit_code=ended.exit_code, ended=now(), waits=""))
             if ended.was_stopped:
                 waits = found.to_wait(ended.reason if ended.is_left else _CONTINUES)
                 # several that were stopped together keep the order of their starts
                 earlier = [each.reason == _CONTINUES and _started(each) < _started(found) for each in queue.waiting]
                 return queue.with_entry(waits).moved(entry.number, [*earlier, False].index(False))
             return queue.with_entry(
-                found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason)
+                found.changed(state=state, ended=now(), exit_code=ended.exit_code, reason=ended.reason, waits="")
             )
 
         self._queue.edit(change)
@@ -204,7 +204,7 @@ class QueueRunner:
         waits: dict[int, str] = {}
         for entry in waiting:
             wanted = claim(entry, self._gpus, takers, named)
-            in_the_way = [each for each in takers if wanted.overlaps(each.resources)]
+            in_the_way = obstacles(entry, wanted, takers)
             why: str | None = why_waiting(entry, self._gpus, in_the_way) if in_the_way else self._waits_for_cache(entry)
             if why and in_the_way and not self._active and entry is waiting[0]:
                 self._say(f"Entry {entry.title} {why[0].lower()}{why[1:]}.")
@@ -242,7 +242,8 @@ class QueueRunner:
         copy = read_copy(self._queue.run_folder(entry)) if entry.started is not None else None
         if copy is not None and (copy.lacks_results or copy.has_finished):
             return ""  # it is there already, and only has to be followed, if that
-        own = {run.entry.name for run in self._active.values() if run.entry.place}
+        runs = [run.entry for run in self._active.values() if run.entry.place]
+        own = {each.name: (each.place, *each.hosts) for each in runs}
         try:
             why = self._places.why_not(entry, own)
         except TandemError as error:
@@ -273,6 +274,8 @@ class QueueRunner:
         mark = entry.changed(**started, reason="", waits="")
         try:
             run = (PlaceRun if entry.place else ActiveRun).start(self._queue, entry, mark)
+        except EntryChanged:
+            return  # the next look starts what it is now
         except TandemError as error:
             self._record(entry, Ended(error.exit_code, str(error)))
             return

@@ -14,10 +14,12 @@ MOST_LOG = 64 << 20  # bytes of a log that is followed; a longer one stays there
 MOST_WHOLE = 64 << 20  # of a sample or a report
 MOST_TENSORBOARD = 1 << 30  # of one of its files, which have the samples, too
 TENSORBOARD = re.compile(r"tensorboard/events\.out\.tfevents\.[A-Za-z0-9_.-]{1,200}")
-# They only grow
-LOGS = re.compile(rf"events\.jsonl|log/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,199}}\.txt|{TENSORBOARD.pattern}")
-WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
+MOST_AT_ONCE = 16 << 20  # of one of these, between two looks for commands to the run
 KEPT_SECRET = "log/join_line.txt"
+# They only grow. TensorBoard's own log is each side's.
+_OWN = rf"{re.escape(KEPT_SECRET)}|log/tensorboard\.txt"
+LOGS = re.compile(rf"events\.jsonl|(?!{_OWN})log/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,199}}\.txt|{TENSORBOARD.pattern}")
+WHOLES = re.compile(r"samples/[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}|log/[A-Za-z0-9_-]{1,100}\.error\.json")
 
 
 class FollowedRun:
@@ -29,7 +31,7 @@ class FollowedRun:
         self._logs, self._wholes = logs, wholes
 
     def send_new(self) -> bool:
-        """Whether that was anything."""
+        """Whether that was anything; of TensorBoard's files more may be left."""
         has_sent = False
         for path in list(self._paths()):
             has_sent |= self._send(path)
@@ -42,7 +44,7 @@ class FollowedRun:
             for part in ("log", "samples", "tensorboard")
         )
         for path in [*log, *samples, "events.jsonl", *tensorboard]:
-            if not (LOGS.fullmatch(path) or WHOLES.fullmatch(path)) or path == KEPT_SECRET:
+            if not (LOGS.fullmatch(path) or WHOLES.fullmatch(path)):
                 continue
             try:
                 if stat.S_ISREG(os.lstat(os.path.join(self._folder, path)).st_mode):
@@ -72,6 +74,8 @@ class FollowedRun:
         most = size if path == "events.jsonl" else min(size, most_of_log(path))
         if size < start:  # a log begins anew
             start = 0
+        if TENSORBOARD.fullmatch(path):
+            most = min(most, start + MOST_AT_ONCE)
         if start >= most:
             return False
         with open(place, "rb") as file:

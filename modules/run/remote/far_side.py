@@ -451,12 +451,12 @@ class FarSide:
         tried = -_TRIES_AGAIN_S
         while True:
             is_active = self._runs.is_active(name)  # before what it wrote last is looked for
-            if followed.send_new():
+            if has_sent := followed.send_new():
                 told = time.monotonic()
             if (job := self._slurm.job(name)) != told_job:
                 told_job = job
                 self._answer(job=job)
-            if not is_active:
+            if not (is_active or has_sent):
                 self._slurm.remove_token(name)
                 self._answer(end=True, code=self._runs.exit_code(name), seconds=self._runs.seconds(name))
                 return

@@ -43,7 +43,7 @@ from modules.run.hosts.host import DEFAULT_PYTHON
 from modules.run.hosts.host_list import MOST_HOSTS
 from modules.run.hosts.ssh_command import HostError
 from modules.run.html_report import update_report
-from modules.run.remote.far_followed import KEPT_SECRET, LOGS, MOST_WHOLE, TENSORBOARD, WHOLES, most_of_log
+from modules.run.remote.far_followed import LOGS, MOST_WHOLE, TENSORBOARD, WHOLES, most_of_log
 from modules.run.remote.far_side import COMMANDS
 from modules.run.remote.job import Job
 from modules.run.remote.link import Link
@@ -305,7 +305,7 @@ class Follower:
     def _take(self, link: Link, new: _New, data: bytes) -> None:
         is_config = new.file == CONFIG_FILE_NAME and not self._folder.config_file.exists()
         is_whole = WHOLES.fullmatch(new.file) is not None or is_config
-        if not (LOGS.fullmatch(new.file) or is_whole) or new.file == KEPT_SECRET:
+        if not (LOGS.fullmatch(new.file) or is_whole):
             raise _refused(link, f"a file {printable(new.file, 100)!r}, which is none that a copy of a run has")
         self._written += len(data)
         self._names.add(new.file)

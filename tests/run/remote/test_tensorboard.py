@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from modules.run import RunFolder
 from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host
+from modules.run.remote import far_followed
 from modules.run.remote.run_copy import Copy, mark_copy
 from scripts import remote
 from tests.runs import ROOT, tiny_config
@@ -72,13 +75,33 @@ def test_it_follows_and_ends_with_the_command(folder: RunFolder) -> None:
             assert "x has ended on beta (me@beta) with exit code 0" in said[1]
         assert (folder.path / FILE).read_bytes() == RECORDS
         assert {file.name for file in folder.tensorboard_dir.iterdir()} == {Path(FILE).name}
-        for _ in range(10_000):
-            with socket.socket() as client:
-                if client.connect_ex(("127.0.0.1", int(url[1]))) != 0:
-                    break
-                client.settimeout(0.1)
-        else:
-            raise AssertionError("TensorBoard still listens")
+        until = time.monotonic() + 120
+        while is_open(int(url[1])):
+            assert time.monotonic() < until, "TensorBoard still listens"
+            time.sleep(0.05)
+
+
+def test_a_large_file_comes_in_pieces_between_which_commands_pass(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "log").mkdir()
+    for name in ("tensorboard.txt", "join_line.txt", "rank-0.txt"):
+        (tmp_path / "log" / name).write_text("x")
+    size = far_followed.MOST_AT_ONCE + 5
+    os.truncate(os.open(tmp_path / FILE, os.O_CREAT | os.O_WRONLY), size)
+    sent: dict[str, int] = Counter()
+    followed = far_followed.FollowedRun(
+        str(tmp_path), lambda data, file, offset: sent.update({file: len(data)}), {}, {}
+    )
+    assert followed.send_new()
+    assert sent == {FILE: far_followed.MOST_AT_ONCE, "log/rank-0.txt": 1}, "each side has a log of its own TensorBoard"
+    assert followed.send_new()
+    assert sent[FILE] == size
+    assert not followed.send_new()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_what_cannot_be_shown(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

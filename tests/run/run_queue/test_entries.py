@@ -20,7 +20,7 @@ from modules.run.hosts.host import Host
 from modules.run.hosts.host_list import add_host, remove_host
 from modules.run.launch.detached import create_run
 from modules.run.queue import active_run
-from modules.run.queue.active_run import ActiveRun, resources_in_use
+from modules.run.queue.active_run import ActiveRun, EntryChanged, resources_in_use
 from modules.run.queue.differences import Differences, differing
 from modules.run.queue.entries import MOST_ENDED, Entry, Queue, Resources, parse_devices
 from modules.run.queue.folder import RunQueue
@@ -378,6 +378,24 @@ def test_a_run_folder_that_cannot_be_used_fails_its_entry_alone(tmp_path: Path) 
 
 def _entry(**changes: object) -> dict[str, object]:
     return {"number": 1, "name": "x", "devices": None, "state": "waiting", "added": 1.0, **changes}
+
+
+def test_an_entry_that_is_changed_as_it_is_about_to_start_is_looked_at_again(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    queue = RunQueue(tmp_path / "runs")
+    entry = queue.add(config_in(tmp_path, run_name="cats"))
+    queue.edit(lambda found: found.with_waits({entry.number: "Waits until a GPU is free: dogs trains"}))
+    read = queue.read().entry(entry.number)
+    queue.set_devices(entry.number, [3])
+    with pytest.raises(EntryChanged):
+        ActiveRun.start(queue, read, read.changed(state="running"))
+    changed = queue.read().entry(entry.number)
+    assert (changed.state, changed.devices) == ("waiting", [3])
+    queue.remove(entry.number)
+    with pytest.raises(EntryChanged):
+        ActiveRun.start(queue, changed, changed.changed(state="running"))
+    assert (queue.read().entry(entry.number).state, queue.read().entry(entry.number).waits) == ("removed", "")
+    assert not (tmp_path / "runs" / "cats").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.machine import Gpu
+from modules.run.launch import environment
 from modules.run.launch.environment import restricted_to
 from modules.run.launch.placement import gpus_needed
 from modules.run.queue.entries import Entry, Resources
-from modules.run.queue.lanes import Taker, claim, why_waiting
+from modules.run.queue.lanes import Taker, claim, obstacles, why_waiting
 
 CATS = Taker("cats", Resources([0]))
 DOGS = Taker("dogs", Resources([2, 3]))
@@ -68,8 +69,16 @@ def test_what_an_entry_that_waits_is_told() -> None:
     assert why_waiting(entry(hosts=["beta"]), gpus, [CATS]) == said
 
 
-def test_a_start_sees_the_gpus_that_it_has_got() -> None:
+def test_an_entry_whose_own_run_has_not_ended_waits_for_it() -> None:
+    """As after `remove --stop` and `retry`: another GPU may be free for it."""
+    own = Taker("x", Resources([0]))
+    assert obstacles(entry(), Resources([1]), [CATS, own]) == [own]
+    assert why_waiting(entry(), [0, 1], [own]) == "Waits until its run, which is at work already, has ended"
+
+
+def test_a_start_sees_the_gpus_that_it_has_got(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(3, "", 0, "GPU-c", cuda_index=2)
-    assert restricted_to([gpu], {}) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2"}
-    for own in ({"CUDA_VISIBLE_DEVICES": "2,0"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):  # where 2 may be another one
-        assert restricted_to([gpu], own)["CUDA_VISIBLE_DEVICES"] == "GPU-c"
+    for own in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):  # in which 2 is another one
+        assert restricted_to([gpu], own) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2"}
+    monkeypatch.setattr(environment, "visible_gpus", lambda variables: [Gpu(5, "", 0, ""), gpu])
+    assert restricted_to([gpu], {"CUDA_VISIBLE_DEVICES": "5, 3"}) == {"CUDA_VISIBLE_DEVICES": "3"}, "the user's word"

@@ -193,7 +193,7 @@ def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytes
 
     def why(entry: Entry, *own: str) -> str:
         found.forget(entry)
-        return known(lambda: found.why_not(entry, own))
+        return known(lambda: found.why_not(entry, dict.fromkeys(own, (entry.place,))))
 
     assert why(entry_on_beta()) == ""
     (home / "runs" / "theirs").mkdir(parents=True)
@@ -204,6 +204,8 @@ def test_what_is_in_the_way_there(home: Path, tmp_path: Path, monkeypatch: pytes
         assert why(entry_on_beta(devices=[0, 1])) == "the run theirs is active on beta"
         assert why(entry_on_beta(devices=[1])) == ""
         assert why(entry_on_beta(), "theirs") == ""
+        elsewhere = known(lambda: found.why_not(entry_on_beta(), {"theirs": ("gamma",)}))
+        assert elsewhere == "the run theirs is active on beta", "another one of this name"
         beta = find_hosts(["beta"])[0]
         add_host(beta.model_copy(update={"slurm": ["--gpus=4"]}))
         assert why(entry_on_beta()) == "", "Slurm orders its jobs itself"
