@@ -628,6 +628,10 @@ def test_a_machine_is_added_tested_and_started_by_train(
         assert problem is not None
         assert "beta (root@127.0.0.1) has no folder ~/nowhere" in problem.text
     card.remove(card.hosts[0])
+    driver.wait(driver.dialogs, "the question about the entry of the queue")
+    assert "is to run on beta, and would fail then." in driver.text(driver.dialogs()[0])
+    driver.click_button("Remove")
+    driver.wait(lambda: not card.hosts, "that beta is off the list")
     assert driver.draft.get("num_nodes") == 1
     assert window.preferences.hosts == []
     assert "beta" not in driver.text(card.frame)
