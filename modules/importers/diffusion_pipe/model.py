@@ -24,7 +24,7 @@ LONG_CAPTIONS = (
     "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
     "family_options.long_prompts is chunk"
 )
-_NO_FIRST_FRAMES = "diffusion-pipe trains this model on text alone, not on first frames"  # models/wan/wan.py
+_NO_FIRST_FRAMES = "diffusion-pipe trains this model on text alone, not on first frames"
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
 # Families that have the type of others, and their names tell.

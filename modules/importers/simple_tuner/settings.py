@@ -62,7 +62,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "optimi-stableadamw": {**_OPTIMI, "weight_decay": 1e-2},
     "prodigy": {"betas": [0.9, 0.99]},
 }
-_FIRST_FRAMES = "SimpleTuner gives this model the first frame of every clip"  # helpers/models/wan/model.py
+_FIRST_FRAMES = "SimpleTuner gives this model the first frame of every clip"
 _NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw": "adamw"}  # by what they are there
 
 
