@@ -79,7 +79,8 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
         folder = next((each for each in _CAPTION_FOLDERS if (root.parent / each).is_dir()), None)
         if folder and root.name not in _CAPTION_FOLDERS:
             others.append(f"the folder {folder} beside it (give the concept the folder that holds both)")
-        lists = (each for each in (*METADATA_NAMES, *sorted(LIST_NAMES)) if (root.parent / each).is_file())
+        names = (*METADATA_NAMES, *sorted(LIST_NAMES - {"results.csv"}))  # which is mostly of something else
+        lists = (each for each in names if (root.parent / each).is_file())
         if above := next(lists, None):
             others.append(f"{above} in the folder above (give the concept that folder)")
         if others:
@@ -95,12 +96,15 @@ def _captions(config: TrainConfig, index: Index) -> Iterator[str]:
 
 def _doubtful(config: TrainConfig, index: Index) -> Iterator[str]:
     for number, concept in enumerate(config.concepts):
+        root = index.header.roots[number]
+        if root in index.header.roots[:number]:  # at another resolution
+            continue
         first, last = np.searchsorted(index.concept, [number, number + 1]).tolist()
         yield from doubtful_images(
             concept,
-            printable(index.header.roots[number], 200),
+            printable(root, 200),
             index.caption_place[first:last],
-            lambda row, first=first: index.relative_path(first + row),  # type: ignore[misc]
+            index.paths.unpack(first, last),
             lambda row, first=first: index.captions(first + row),  # type: ignore[misc]
             clips=index.header.most_frames > 1,
         )

@@ -127,6 +127,7 @@ class FamilyFacts:
     # Its place among the window's tiles, 1 the first: our estimate of how many people train it, not a statistic.
     popularity: int = 99
     resolution: int = 1024  # in pixels, that its models generate at; the usual limit of what is trained from scratch
+    size_step: int = 0  # pixels; sides of images are multiples of it. 0: of the step of all with such a network
     draws_samples: bool = True  # whether it generates images
     learns_classes: bool = False  # whether it learns which class an image is of: its folders, or its captions
     # The pipelines of diffusers whose models it trains, as `pipeline_of` names them, the plain one first, and the text

@@ -16,6 +16,7 @@ FACTS = replace(
     about="Wan 2.2 TI2V by Alibaba: 5 B parameters (10 GB in bf16), Apache 2.0.",
     popularity=9,
     resolution=960,  # 1280 x 704
+    size_step=32,  # the autoencoder divides sides by 16
     pipelines=("WanPipeline with expand_timesteps",),
     clips=ClipFacts(step=4, rate=24.0, first_frame=True),
     models={

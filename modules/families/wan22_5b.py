@@ -22,7 +22,7 @@ class Wan22(Wan):
 
     Options = FirstFrameOptions
     facts = FACTS
-    size_step = 32  # the autoencoder divides sides by 16
+    size_step = FACTS.size_step
     pixels_per_latent = 16
 
     def velocity(self, x_t: Tensor, sigma: Tensor, text: TextBatch, guidance: Tensor | None) -> Tensor:

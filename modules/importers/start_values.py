@@ -9,10 +9,10 @@ from modules.config.run_names import ALLOWED, sanitize_run_name
 from modules.facts import all_facts
 from modules.importers.translation import Translation
 
-# Pixels; the `size_step` of these families, whose files import torch.
+# Pixels; the `size_step` of these families, whose files import torch, unless their facts have it.
 _STEPS: Final = {"unet": 64, "transformer": 16}
 SIZE_STEPS: Final[Mapping[str, int]] = {
-    name: _STEPS[facts.network] for name, facts in all_facts().items() if facts.network in _STEPS
+    name: facts.size_step or _STEPS[facts.network] for name, facts in all_facts().items() if facts.network in _STEPS
 }
 
 

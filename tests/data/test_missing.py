@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from modules.config import ConfigError, TrainConfig
+from modules.config import Concept, ConfigError, TrainConfig
+from modules.config.captions import CaptionPlace
 from modules.data.index.build import build_index
+from modules.data.index.doubtful import doubtful_images
+from modules.data.index.expand import expand_concepts
 from modules.data.index.index import Index
 from modules.data.missing import check_not_empty, missing_data
 
@@ -25,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(tmp_path: Path, *concepts: dict[str, Any], **settings: object) -> tuple[list[str], Index]:
-    config = TrainConfig.model_validate({"concepts": concepts, "resolution": 64, **settings})
+    config = expand_concepts(TrainConfig.model_validate({"concepts": concepts, "resolution": 64, **settings}))
     index = build_index(config, 42, 8, tmp_path / "cache")
     check_not_empty(config, index)
     return missing_data(config, index, is_cached=True), index
@@ -169,6 +173,9 @@ def test_the_regularization_images_of_a_folder_of_kohyas_gui(tmp_path: Path) -> 
         (("train/a.png", "train_masks/a_mask.png"), "1 image that is trained on, such as train_masks/a_mask.png, has"),
         (("a.png", "a_mask_0.png", "a_mask_1.png"), "2 images that are trained on, such as a_mask_0.png, have the"),
         (("a.png", "b_mask.png"), ""),  # of no image: one of somebody with a mask
+        (("train/a.png", "train_masks/a.png"), "1 image that is trained on, such as train_masks/a.png, has the name"),
+        (("with_mask/1.png", "without_mask/1.png", "incorrect/1.png"), ""),
+        (("venetian mask/1.png", "helmet/1.png"), ""),
     ],
 )
 def test_folders_and_names_that_say_what_images_are_for(tmp_path: Path, files: tuple[str, ...], part: str) -> None:
@@ -179,15 +186,22 @@ def test_folders_and_names_that_say_what_images_are_for(tmp_path: Path, files: t
     assert (part in " ".join(found), len(found)) == (True, bool(part)), found
 
 
-def test_folders_of_frames_are_no_videos(tmp_path: Path) -> None:
-    (tmp_path / "set/clip").mkdir(parents=True)
-    for number in range(16):
-        Image.new("RGB", (64, 64)).save(tmp_path / f"set/clip/f{number:05d}.png")
-    concept = {"path": str(tmp_path / "set")}
+def test_folders_of_frames_are_no_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.data.index.doubtful._MOST_LOOKED_AT", 18)
+    for folder, first, count in (("set/clip", 100, 16), ("set/other", 0, 15)):
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(first, first + count):
+            Image.new("RGB", (64, 64)).save(tmp_path / folder / f"f{number:05d}.png")
+    concept = {"path": str(tmp_path / "set"), "resolutions": "64 128"}
+    settings: dict[str, Any] = {"family": "wan", "base_model": "x", "method": "lora", "frames": 9}
     assert said(tmp_path, concept)[0] == []
-    (sentence,) = said(tmp_path, concept, family="wan", base_model="x", method="lora", frames=9)[0]
-    assert "has 1 folder of numbered images, such as clip: they are trained on as images" in sentence
-    assert "'clip/f%05d.png'" in sentence
+    (sentence,) = said(tmp_path, concept, **settings)[0]
+    assert "has 1 folder of numbered images, such as clip/f%05d.png: they are trained on as images" in sentence
+    assert sentence.endswith("ffmpeg -framerate FPS -start_number 100 -i 'clip/f%05d.png' 'clip.mp4'.")
+    (sentence,) = said(tmp_path, {"path": str(tmp_path / "set/clip")}, **settings)[0]
+    assert sentence.endswith("-start_number 100 -i 'f%05d.png' 'video.mp4'.")
+    videos, names = [b"%04d.MP4" % number for number in range(16)], np.full(16, CaptionPlace.FILE_NAME)
+    assert not list(doubtful_images(Concept(path="set"), "set", names, videos, lambda _: (), clips=True))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +226,11 @@ def test_a_list_above_the_folder_of_the_images(tmp_path: Path, folder: Path) -> 
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "images/DSC_0.png", "text": "a fox"}')
     (sentence,) = said(tmp_path, {"path": str(folder)})[0]
     assert "not used: metadata.jsonl in the folder above (give the concept that folder)." in sentence
+    (tmp_path / "metadata.jsonl").rename(tmp_path / "results.csv")  # of anything
+    assert said(tmp_path, {"path": str(folder)})[0] == []
+    (folder / "results.csv").write_text("filename,label\nDSC_0.png,7")
+    (sentence,) = said(tmp_path, {"path": str(folder)})[0]
+    assert "not used: 1 .csv." in sentence
 
 
 def test_jpegs_as_browsers_name_them_are_read(tmp_path: Path, folder: Path) -> None:

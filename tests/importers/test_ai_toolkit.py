@@ -358,6 +358,15 @@ def test_clips_of_a_model_of_videos(tmp_path: Path) -> None:
     found = imported(tmp_path, model=model, datasets=[{**dataset, "num_frames": 40, "fps": 24}])
     assert (found.config.family, found.config.frames, found.config.fps) == ("wan", 37, 24.0)
     assert "spread over the whole video" in reasons(found)["datasets.0.num_frames"]
+    second = {"num_frames": 81, "fps": 24, "do_i2v": True}
+    found = imported(
+        tmp_path, model={**model, "arch": "wan22_5b"}, datasets=[{**dataset, "num_frames": 41}, {**dataset, **second}]
+    )
+    assert (found.config.frames, found.config.fps) == (41, 24.0)
+    why = {name: text for name, text in reasons(found).items() if name.startswith("datasets.1.")}
+    assert why == dict.fromkeys(
+        ("datasets.1.num_frames", "datasets.1.do_i2v"), "all concepts share it: the first one is used"
+    )
     stills = imported(
         tmp_path, model={"name_or_path": "a/b", "arch": "wan21"}, datasets=[{"folder_path": str(tmp_path)}]
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.classification.options import ClassifierOptions
-from modules.diffusion.flow_options import GuidedFlowOptions
+from modules.diffusion.flow_options import FirstFrameOptions, GuidedFlowOptions
 from modules.diffusion.options import DiffusionOptions
 from modules.importers import TRAINERS, import_file
 from modules.importers.kohya import training
@@ -25,7 +25,8 @@ def test_every_option_in_a_rule_exists() -> None:
         if path.startswith("family_options.")
     }
     assert paths
-    assert paths <= {*DiffusionOptions.model_fields, *ClassifierOptions.model_fields, *GuidedFlowOptions.model_fields}
+    kinds = (DiffusionOptions, ClassifierOptions, GuidedFlowOptions, FirstFrameOptions)
+    assert paths <= {name for kind in kinds for name in kind.model_fields}
 
 
 @pytest.mark.parametrize("sampler", sorted({*training.SAMPLERS.values(), *data.SAMPLERS.values()}))

@@ -166,6 +166,21 @@ def test_diffusion_pipe(tmp_path: Path) -> None:
     assert config.family_options["shift"] == 3
 
 
+@pytest.mark.parametrize(
+    ("place", "family", "options"),
+    [("Wan2.2-TI2V-5B", "wan22_5b", {"first_frame_conditioning": 0.0}), ("Wan2.1-T2V-14B", "wan", {})],
+)
+def test_the_folder_of_a_model_of_videos_of_diffusion_pipe(
+    tmp_path: Path, place: str, family: str, options: dict[str, float]
+) -> None:
+    text = DIFFUSION_PIPE.replace("qwen_image", "wan").replace("diffusers_path", "ckpt_path")
+    (tmp_path / "wan.toml").write_text(text.replace("Qwen/Qwen-Image", f"/m/{place}"), encoding="utf-8")
+    config = import_file(tmp_path / "wan.toml").config
+    assert config.family == family
+    found = {name: value for name, value in config.family_options.items() if name.startswith("first_frame")}
+    assert found == options
+
+
 def test_transformer_files_of_diffusion_pipe(tmp_path: Path) -> None:
     z_image = DIFFUSION_PIPE.replace("qwen_image", "z_image").replace(
         'diffusers_path = "Qwen/Qwen-Image"', 'diffusion_model = "/m/z.safetensors"\ndiffusion_model_dtype = "float8"'

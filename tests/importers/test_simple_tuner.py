@@ -148,8 +148,11 @@ def cosine_there(step: int, fall: int, floor: float) -> float:
 
 def test_a_flavour_may_be_of_a_sibling_of_the_family(tmp_path: Path) -> None:
     flavour = {"model_family": "wan", "model_flavour": "ti2v-5b-2.2"}
-    found = imported(tmp_path, without="--pretrained_model_name_or_path", **flavour).config
-    assert (found.family, found.base_model) == ("wan22_5b", "Wan-AI/Wan2.2-TI2V-5B-Diffusers")
+    found = imported(tmp_path, without="--pretrained_model_name_or_path", **flavour)
+    assert (found.config.family, found.config.base_model) == ("wan22_5b", "Wan-AI/Wan2.2-TI2V-5B-Diffusers")
+    assert found.config.family_options["first_frame_conditioning"] == 1
+    assert "the first frame of every clip" in "\n".join(found.report.lines())
+    assert "first_frame_conditioning" not in imported(tmp_path, model_family="wan").config.family_options
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def read_entries(
                 records = [{**row, FILE_KEYS[0]: os.fsdecode(each)} for each, row in zip(names, records, strict=False)]
         elif name.endswith((".csv", ".tsv")):
             records = _table(text)
+            if name == "results.csv":  # Flickr30k's of Kaggle; those of other programs hold no captions
+                records = [{"text": each["comment"], **each} for each in records if "comment" in each]
         elif name.endswith(".jsonl"):
             records = _json_lines(text, path, problems)
         elif name.endswith(".json"):
@@ -98,8 +100,7 @@ def read_entries(
         else:
             records = _list(text)
         if name in LISTS_ELSEWHERE:  # a path from the root counts by its last part
-            named = [({"text": each.get("comment"), **each}, _named(each)) for each in records]  # Kaggle's results.csv
-            records = [{**each, FILE_KEYS[0]: f"/{image}"} for each, image in named if image]
+            records = [{**each, FILE_KEYS[0]: f"/{image}"} for each in records if (image := _named(each))]
     except (FileFault, csv.Error, OSError) as fault:
         what = f"it {fault}" if isinstance(fault, FileFault) else f"it cannot be read as {path.suffix[1:]}: {fault}"
         is_chosen = name in METADATA_NAMES  # otherwise nothing says that it is meant to hold captions
@@ -200,7 +201,7 @@ def _table(text: str) -> list[Record]:
     header = text[: text.find("\n") if "\n" in text else len(text)].strip("\r")
     separator = next((each for each in _SEPARATORS if not set(FILE_KEYS).isdisjoint(_cells(header, each))), ",")
     file = io.StringIO(text, newline="")
-    reader = csv.DictReader(file, restkey=_BEYOND, delimiter=separator, skipinitialspace=True)
+    reader = csv.DictReader(file, restkey=_BEYOND, delimiter=separator, skipinitialspace=f"{separator} " in header)
     return [{str(key): value for key, value in row.items()} for row in reader]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from modules.config.captions import CaptionPlace
 from modules.data.index.concept_summary import count_of
 from modules.data.index.expand import KOHYA_FOLDER, may_repeat
 from modules.files import printable
+from modules.files.videos import VIDEO_SUFFIXES
 
 IntegerArray: TypeAlias = NDArray[np.integer]
 _REGULARIZATION: Final = frozenset({"reg", "regularization", "regularisation"})  # folders of kohya's GUI
@@ -24,8 +25,8 @@ _SHARD: Final = r"(20\d\d|-\d{5}-of-\d{5}\.\w+)?"  # COCO's train2017, train-000
 _TRAIN: Final = re.compile(f"(train|training){_SHARD}", re.IGNORECASE)
 _HELD_OUT: Final = re.compile(f"(test|testing|val|valid|validation|eval){_SHARD}", re.IGNORECASE)
 _MASK: Final = re.compile(r"(.+)[-_ ](?:masks?|masklabel)[-_ ]?\d*", re.IGNORECASE)
-_MASK_FOLDER: Final = re.compile(r"(.*[-_ ])?masks?", re.IGNORECASE)
-_FRAME: Final = re.compile(r"(.+)/([^/]*?)(\d{3,})(\.\w+)")
+_MASK_FOLDER: Final = re.compile(r"(?:(.*)[-_ ])?masks?", re.IGNORECASE)
+_FRAME: Final = re.compile(r"(.+/)?([^/]*?)(\d{3,})(\.\w+)")
 _MOST_STILLS: Final = 16  # numbered without a gap, which are then probably frames
 _NO_CAPTIONS: Final = {
     re.compile(r"\d+( -?\d*\.\d+){4,}"): "boxes of objects (YOLO): move these files away, or set caption_source",
@@ -43,26 +44,25 @@ def doubtful_images(
     concept: Concept,
     name: str,
     places: IntegerArray,
-    path_of: Callable[[int], str],
+    files: Sequence[bytes],
     captions_of: Callable[[int], tuple[str, ...]],
     *,
     clips: bool,
 ) -> Iterator[str]:
     """A sentence for each kind of them in a concept, of whose images `places` [images] says where captions come from.
 
-    `clips`: videos are trained on as such.
+    `files`: their paths below the concept's folder, sorted. `clips`: videos are trained on as such.
     """
-    paths = [path_of(row) for row in _some(np.arange(len(places)), _MOST_LOOKED_AT)]
+    paths = [os.fsdecode(files[row]) for row in _some(np.arange(len(files)), _MOST_LOOKED_AT)]
     folders = list(dict.fromkeys(map(os.path.dirname, paths)))
     if concept.kind == "train":
         yield from _splits(name, folders)
     yield from _numbered_folders(name, concept, folders)
     if clips:
-        yield from _frames(name, paths)
-    if any(_names_mask(path) for path in paths):
-        yield from _masks(name, [path_of(row) for row in range(len(places))])
+        yield from _frames(name, files[:_MOST_LOOKED_AT])  # side by side, to see that no number is missing
+    yield from _masks(name, files)
     in_files = np.flatnonzero(np.isin(places, _IN_FILES))
-    read = {path_of(row): captions_of(row) for row in _some(in_files, _MOST_READ)}
+    read = {os.fsdecode(files[row]): captions_of(row) for row in _some(in_files, _MOST_READ)}
     yield from _no_captions(name, read, len(in_files))
 
 
@@ -113,26 +113,35 @@ def _numbered_folders(name: str, concept: Concept, folders: Sequence[str]) -> It
         )
 
 
-def _frames(name: str, paths: Sequence[str]) -> Iterator[str]:
+def _frames(name: str, files: Sequence[bytes]) -> Iterator[str]:
     """Folders whose images are the frames of a video."""
     numbers: dict[tuple[str, str], list[int]] = {}  # by folder, and the pattern of the names in it
-    for path in paths:
-        if match := _FRAME.fullmatch(path):
-            names = f"{match[2]}%0{len(match[3])}d{match[4]}"
-            numbers.setdefault((match[1], names), []).append(int(match[3]))
+    for path in map(os.fsdecode, files):
+        match = _FRAME.fullmatch(path)
+        if match and match[4].lower() not in VIDEO_SUFFIXES:
+            names = f"{match[2].replace('%', '%%')}%0{len(match[3])}d{match[4]}"
+            numbers.setdefault((match[1] or "", names), []).append(int(match[3]))
     found = [key for key, each in numbers.items() if len(each) >= _MOST_STILLS and max(each) - min(each) < len(each)]
     if found:
-        folder, names = (printable(part, 60) for part in found[0])
+        first = min(numbers[found[0]])
+        folder, names = (printable(part, 100) for part in found[0])
         yield (
-            f"{name} has {count_of(len(found), 'folder')} of numbered images, such as {folder}: they are trained on as "
-            f"images, not as the frames of a video. To make one: ffmpeg -i '{folder}/{names}' '{folder}.mp4'."
+            f"{name} has {count_of(len(found), 'folder')} of numbered images, such as {folder}{names}: they are "
+            "trained on as images, not as the frames of a video. To make one of FPS frames per second: ffmpeg "
+            f"-framerate FPS -start_number {first} -i '{folder}{names}' '{folder.rstrip('/') or 'video'}.mp4'."
         )
 
 
-def _masks(name: str, paths: Sequence[str]) -> Iterator[str]:
+def _masks(name: str, files: Sequence[bytes]) -> Iterator[str]:
     """Images with the names of masks of others, which lie where no masks are looked for."""
-    stems = {PurePosixPath(path).stem for path in paths if not _names_mask(path)}
-    masks = [path for path in paths if (masked := _names_mask(path)) and masked in stems]
+    named = (path for path in files if b"mask" in path.lower())  # there may be a million
+    masked = {path: image for path in map(os.fsdecode, named) if (image := _masked(path))}
+    wanted, images = set(masked.values()), set[str]()
+    for path in map(os.fsdecode, files if wanted else ()):
+        if path not in masked:
+            stem = posixpath.splitext(path)[0]
+            images.update(wanted.intersection((f"/{stem}", posixpath.basename(stem))))
+    masks = [path for path, image in masked.items() if image in images]
     if masks:
         are, have = ("image that is", "has") if len(masks) == 1 else ("images that are", "have")
         yield (
@@ -141,11 +150,16 @@ def _masks(name: str, paths: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _names_mask(path: str) -> str:
-    """The stem of the image that this one may be a mask of; "" if its name says nothing of masks."""
-    place = PurePosixPath(path)
-    match = _MASK.fullmatch(place.stem)
-    return match[1] if match else place.stem if _MASK_FOLDER.fullmatch(place.parent.name) else ""
+def _masked(path: str) -> str:
+    """The image that this one may be the mask of, without suffix: its name, wherever it is, if the name of this one
+    says so; if only that of the folder does, which may be a class of masks that are worn, its path after a slash."""
+    folder, name = posixpath.split(path)
+    stem = posixpath.splitext(name)[0]
+    if match := _MASK.fullmatch(stem):
+        return match[1]
+    above, folder = posixpath.split(folder)
+    match = _MASK_FOLDER.fullmatch(folder)
+    return posixpath.join("/", above, match[1] or "", stem) if match else ""
 
 
 def _no_captions(name: str, texts: Mapping[str, tuple[str, ...]], number: int) -> Iterator[str]:

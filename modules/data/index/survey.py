@@ -80,11 +80,12 @@ def survey(settings: TrainConfig, size_step: int = 8) -> Iterator[Record]:
             if concept.enabled and concept.kind == "train":
                 found = Counter(buckets[each] for each in bucket.tolist())
                 trained.append((part, summary.images - summary.held_out, found))
-            lines += [*summary.lines(), *caption_warnings(summary), *_doubtful(part, rows, settings)]
+            lines += [*summary.lines(), *caption_warnings(summary)]
             samples += (summary.images - summary.held_out) * part.repeats / concept.repeats
             if scan.root in roots:  # at another resolution
                 continue
             roots.add(scan.root)
+            lines += _doubtful(part, scan.root, rows, settings)
             trained_with = [buckets[each].frames for each in bucket.tolist()]
             problems = list(_problems(rows, scan.root, settings.resolution_of(part), trained_with, settings.frames))
             below = os.path.relpath(scan.root, root).replace(os.sep, "/") + "/"
@@ -160,12 +161,12 @@ def _summary(
     )
 
 
-def _doubtful(concept: Concept, rows: ConceptRows, settings: TrainConfig) -> Iterator[str]:
+def _doubtful(concept: Concept, root: str, rows: ConceptRows, settings: TrainConfig) -> Iterator[str]:
     return doubtful_images(
         concept,
-        printable(concept.name or concept.path, 200),
+        printable(root, 200),
         rows.columns["caption_place"].astype(np.int64),
-        lambda row: os.fsdecode(rows.paths[row]),
+        rows.paths,
         lambda row: unpack_captions(rows.captions[row]),
         clips=settings.clip_step is not None and settings.frames > 1,
     )

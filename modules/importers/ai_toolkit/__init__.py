@@ -11,7 +11,6 @@ from modules.facts import ClipFacts
 from modules.importers import common
 from modules.importers.ai_toolkit.data import (
     DATASET_TABLE,
-    FIRST_NAMES,
     FIRST_TABLE,
     NUMBERED,
     SAMPLE_TABLE,
@@ -107,6 +106,9 @@ def _datasets(
 ) -> None:
     count = 0
     first: dict[str, object] = {}
+    clips = facts_of(process).clips
+    tables = (FIRST_TABLE, clip_table(clips)) if clips else (FIRST_TABLE,)
+    defaults = {name: default for table in tables for name, default in table.keys().items()}
     for index, dataset in enumerate(items(process.get("datasets"))):
         prefix = f"{process_prefix}datasets.{index}."
         if not isinstance(dataset, Mapping) or not is_path(dataset.get(place := _place(dataset))):
@@ -117,27 +119,25 @@ def _datasets(
             continue
         if place != "folder_path" and "folder_path" in dataset:
             translation.skip(f"{prefix}folder_path", dataset["folder_path"], f"{place} takes precedence")
-        shared = {name: value for name, value in dataset.items() if name in FIRST_NAMES}
+        shared = {name: value for name, value in dataset.items() if name in defaults}
         if count == 0:
             first = shared
-            translation.apply(FIRST_TABLE, shared, prefix)
+            for table in tables:
+                known = table.keys()
+                given = {name: value for name, value in shared.items() if name in known}
+                translation.apply(table, given, prefix)
         own = {name: value for name, value in dataset.items() if name not in shared}
         own["folder_path"] = own.pop(place)
         size = dataset.get("resolution", 512)
         if size != first.get("resolution", 512) or len(items(size)) > 1:
             own["resolution"] = size
         for name, value in shared.items():
-            if name != "resolution" and value != first.get(name):
+            if name != "resolution" and value != first.get(name, defaults[name]):
                 translation.skip(prefix + name, value, "all concepts share it: the first one is used")
         if references := references_of(process):
             table = control_table(references.most)
             control = {name: own.pop(name) for name in table.keys() & own.keys()}
             translation.apply(table, control, prefix, f"concepts.{count}.")
-        if clips := facts_of(process).clips:
-            table = clip_table(clips)
-            given = {name: own.pop(name) for name in table.keys() & own.keys()}
-            if count == 0:
-                translation.apply(table, given, prefix)
         translation.apply(DATASET_TABLE, own, prefix, f"concepts.{count}.", {"folder_path": prefix + place})
         of_masks = {"unmasked_weight": 0.0, "normalize_masked_area_loss": True}  # of a batch together there
         common.train_alpha_masks(translation, f"concepts.{count}.", of_masks)

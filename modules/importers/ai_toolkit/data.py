@@ -69,7 +69,7 @@ def clip_table(clips: ClipFacts) -> Table:
     return Table(
         rules=(
             Rule("num_frames", "frames", 1, lambda value: (integer(value) - 1) // step * step + 1, _FRAMES),
-            Rule("fps", "fps", 16, number),
+            Rule("fps", "fps", 24, number),
             *((given,) if clips.first_frame else ()),
         ),
         unsupported=(Unsupported("shrink_video_to_frames", _FRAMES, default=True),),
@@ -127,8 +127,9 @@ DATASET_TABLE = Table(
         Unsupported("scale", _DATA, default=1.0),
         Unsupported("standardize_images", _DATA),
         Unsupported("num_frames", common.IMAGES_ONLY, default=1),
-        Unsupported("fps", common.IMAGES_ONLY, default=16),
-        Unsupported("shrink_video_to_frames do_i2v", common.IMAGES_ONLY, default=True),
+        Unsupported("fps", common.IMAGES_ONLY, default=24),
+        Unsupported("shrink_video_to_frames", common.IMAGES_ONLY, default=True),
+        Unsupported("do_i2v", common.IMAGES_ONLY, default=False),
         Unsupported("full_size_control_images replay_transforms", _DATA, default=True),
         Unsupported("num_workers prefetch_factor", "set loader_workers and prefetch_factor", default=2),
         Unsupported("trigger_word", "set prompt_prefix if this folder is to have its own"),
@@ -150,8 +151,6 @@ FIRST_TABLE = Table(
         common.LATENTS,
     )
 )
-
-FIRST_NAMES = frozenset(FIRST_TABLE.keys())
 
 SAMPLE_TABLE = Table(
     rules=(

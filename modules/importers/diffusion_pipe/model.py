@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import flow_family
-from modules.importers.flow_rules import DIFFUSION_PIPE_RULES
+from modules.importers.flow_rules import DIFFUSION_PIPE_RULES, PATH
 from modules.importers.readers import boolean, choice, integer, model_path, number, optional_number
 from modules.importers.rules import Assignment, CombinedRule, Rule, UnsupportedValueError, Values
 
@@ -24,19 +24,21 @@ LONG_CAPTIONS = (
     "captions of more than 75 tokens are encoded in as many chunks as they have; Tandem cuts them off there, unless "
     "family_options.long_prompts is chunk"
 )
+_NO_FIRST_FRAMES = "diffusion-pipe trains this model on text alone, not on first frames"
 # docs/supported_models.md: some models have the first, the others the second.
 TRANSFORMER_FILES: Mapping[str, object] = {"model.diffusion_model": None, "model.transformer_path": None}
 # Families that have the type of others, and their names tell.
 _EDITS: Mapping[str, tuple[str, str]] = {
     name: facts.diffusion_pipe for name, facts in all_facts().items() if facts.diffusion_pipe
 }
+_NAMES: Mapping[str, object] = {"model.diffusers_path": None, "model.ckpt_path": None, **TRANSFORMER_FILES}
 _NO_LAYOUT = "of the model's own components: set family_options.layout, or leave it empty for the hub's"
 
 
 def kind_of(values: Mapping[str, object]) -> str | None:
     """The family of flow-matching models; some have the type of others, and a name that tells."""
     kind = flow_family(values.get("model.type"))
-    names = " ".join(str(values.get(name) or "") for name in ("model.diffusers_path", *TRANSFORMER_FILES)).lower()
+    names = " ".join(str(values.get(name) or "") for name in _NAMES).lower()
     return next((name for name, (of, found) in _EDITS.items() if of == kind and re.search(found, names)), kind)
 
 
@@ -45,7 +47,9 @@ def _family(values: Values) -> list[Assignment]:
     if name == "sdxl":
         return [Assignment("family", "stable_diffusion_xl", LONG_CAPTIONS)]
     if (family := kind_of(values)) is not None:
-        return [Assignment("family", family)]
+        clips, share = all_facts()[family].clips, f"{PATH}first_frame_conditioning"
+        text_alone = [Assignment(share, 0.0, _NO_FIRST_FRAMES)] if clips and clips.first_frame else []
+        return [Assignment("family", family), *text_alone]
     return [Assignment("family", name.replace("-", "_") or "unknown", common.NO_FAMILY)] if name else []
 
 
@@ -124,14 +128,14 @@ MODEL_RULES: tuple[Rule | CombinedRule, ...] = (
         {"model.type": None},
     ),
     CombinedRule(
-        {"model.type": None}, "family", _family, "a model that edits images has another's type there: its "
-        "name tells it",
-        {"model.diffusers_path": None, **TRANSFORMER_FILES},
+        {"model.type": None}, "family, family_options.first_frame_conditioning", _family, "a model that edits or "
+        "animates images has another's type there: its name tells it",
+        _NAMES,
     ),
     CombinedRule(
         {"model.checkpoint_path": None, "model.diffusers_path": None, **TRANSFORMER_FILES},
         "base_model, family_options.layout", _base_model, "a transformer's file has its other components in layout",
-        {"model.type": None},
+        {"model.type": None, "model.ckpt_path": None},
     ),
     Rule("model.dtype", "precision", None, _PRECISION, optional=True),
     CombinedRule(

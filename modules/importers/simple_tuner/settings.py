@@ -11,7 +11,7 @@ from modules.config.keywords import keywords_text
 from modules.facts import all_facts
 from modules.importers import common
 from modules.importers.flow_families import known_family
-from modules.importers.flow_rules import SIMPLE_TUNER_RULES
+from modules.importers.flow_rules import PATH, SIMPLE_TUNER_RULES
 from modules.importers.memory import ONE_SCALE, base_weights_rule, encoder_weights_rule
 from modules.importers.optimizers import optimizer_assignments
 from modules.importers.readers import (
@@ -62,6 +62,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "optimi-stableadamw": {**_OPTIMI, "weight_decay": 1e-2},
     "prodigy": {"betas": [0.9, 0.99]},
 }
+_FIRST_FRAMES = "SimpleTuner gives this model the first frame of every clip"
 _NAMES: Mapping[str, str] = {"prodigy": "prodigyplusschedulefree", "stableadamw": "adamw"}  # by what they are there
 
 
@@ -70,7 +71,9 @@ def _family(values: Values) -> list[Assignment]:
     if (name := values["model_family"]) is None:
         return []
     if (family := family_of(values)) is not None:
-        return [Assignment("family", family)]
+        clips, share = all_facts()[family].clips, f"{PATH}first_frame_conditioning"
+        animated = [Assignment(share, 1.0, _FIRST_FRAMES)] if clips and clips.first_frame else []
+        return [Assignment("family", family), *animated]
     return [Assignment("family", str(name).lower() or "unknown", common.NO_FAMILY)]
 
 
@@ -310,7 +313,10 @@ TABLE = Table(
             "method, lora_algorithm, lora_rank, lora_alpha, lora_dropout, lora_targets, lokr_factor", _method,
             "without alpha it is the rank; LyCORIS is read from its own file", {"model_family": None},
         ),
-        CombinedRule({"model_family": None}, "family", _family, uses={"model_flavour": None}),
+        CombinedRule(
+            {"model_family": None}, "family, family_options.first_frame_conditioning", _family,
+            "a flavour may be another family", {"model_flavour": None},
+        ),
         CombinedRule(
             {"pretrained_model_name_or_path": None, "model_flavour": None}, "base_model", _base_model,
             "without one SimpleTuner has a base model for SDXL", {"model_family": None},

@@ -134,6 +134,7 @@ RECORDS = json.dumps([{"image": "a.png", "prompt": "a cat"}, {"image": "b.png", 
             ("a cat, red", "a dog"),
             "captions.csv",
         ),
+        ({"metadata.csv": 'image,text\na.png, "Exit\nb.png,a dog'}, ('"Exit', "a dog"), "metadata.csv"),
         ({"metadata.jsonl": json.dumps(VIDEOS, indent=1)}, ("a cat", "a dog"), "2 from metadata.jsonl"),
         ({"metadata.json": "\n".join(map(json.dumps, VIDEOS))}, ("a cat", "a dog"), "2 from metadata.json"),
         ({"meta_cap.json": KOHYA}, ("a cat, red, sitting", "one, two"), "2 from meta_cap.json"),  # kohya_ss 2761

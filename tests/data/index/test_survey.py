@@ -50,11 +50,12 @@ def test_images_have_size_bucket_and_captions(folder: Path, tmp_path: Path) -> N
 def test_what_is_probably_not_meant_is_said_as_before_training(tmp_path: Path) -> None:
     for number, name in enumerate(("train/a", "test/b")):
         write_image(tmp_path / f"set/{name}.png", 40, 40, seed=number)
-    config = config_for(tmp_path / "set", cache=tmp_path / "cache")
+    config = config_for(tmp_path / "set", cache=tmp_path / "cache", resolutions="32 64")
     (found,) = of_type(list(survey(config)), "concept")
-    (sentence,) = missing_data(config, build_index(config, config.seed, 8, tmp_path / "cache"), is_cached=True)
+    index = build_index(expand_concepts(config), config.seed, 8, tmp_path / "cache")
+    (sentence,) = missing_data(expand_concepts(config), index, is_cached=True)
     assert "folders called train and test" in sentence
-    assert cast("list[str]", found["summary"])[-1] == sentence
+    assert cast("list[str]", found["summary"]).count(sentence) == 1
 
 
 def kohya_folders(root: Path) -> Path:
