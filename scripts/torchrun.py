@@ -8,34 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.common import prepare_program, quick_imports
 
 prepare_program()
-
-
-def import_when_used(name: str) -> None:
-    """Let a module be imported when one of its names is asked for, and not before."""
-
-    def attribute(of_module: str) -> Any:
-        if of_module.startswith("__"):  # as inspect asks all modules for their files
-            raise AttributeError(of_module)
-        sys.modules.pop(name, None)
-        return getattr(import_module(name), of_module)
-
-    vars(later := ModuleType(name))["__getattr__"] = attribute
-    sys.modules[name] = later
-
-
-# What meta tensors need is a quarter of the launcher's start (seen: torch 2.13, 1.6 s of a core instead of 2.2), which
-# every run waits for, and torchrun has no tensors.
-import_when_used("torch._meta_registrations")
 
 with quick_imports():
     from torch.distributed import DistNetworkError, DistStoreError, run

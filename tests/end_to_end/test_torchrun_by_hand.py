@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,17 +71,12 @@ def test_a_machine_that_waits_in_vain_says_so(node: int, cause: str) -> None:
     port = free_port()
     argv = [sys.executable, str(ROOT / "scripts" / "torchrun.py"), "--nnodes=2", f"--node_rank={node}"]
     argv += ["--rdzv_conf=timeout=1", "--master_addr=127.0.0.1", f"--master_port={port}", "never_started.py"]
-    timed = environment(PYTHONPROFILEIMPORTTIME="1")
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=timed, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment(), timeout=120)
     assert done.returncode == 3, done.stderr
-    imported = re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, re.MULTILINE)
-    assert "torch.distributed.run" in imported
-    assert "torch._refs" not in imported, "half a second of a core, before any process starts"
-    said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert f"the machines could not form a group at 127.0.0.1:{port} within 1 s" in done.stderr
     assert "What to try: " in done.stderr
     assert "Traceback" not in done.stderr
-    assert f"torch.distributed.{cause}: " in said[-1], "which the supervisor reads"
+    assert f"torch.distributed.{cause}: " in done.stderr.splitlines()[-1], "which the supervisor reads"
 
 
 def test_a_rank_that_refuses_is_named_by_rank_0(images: Path, tmp_path: Path) -> None:
