@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -46,9 +47,17 @@ def check(coordinator: Coordinator) -> Iterable[Cell]:
     for rank, answer in answers.items():
         if "error" in answer:
             yield Cell("speed", _name(alive[rank]), "red", str(answer["error"]), FAILED)
-    speeds = {alive[rank]: float(str(each["tflops"])) for rank, each in answers.items() if "error" not in each}
+    speeds = {alive[rank]: _speed(each) for rank, each in answers.items() if "error" not in each}
     if len(speeds) == len(context.everyone):
         yield judge(context.config, speeds, is_cpu=context.device.type == "cpu")
+
+
+def _speed(answer: Answer) -> float:
+    """What a rank has measured. Raises ValueError for what no device computes at."""
+    speed = float(str(answer["tflops"]))
+    if not 0 < speed < math.inf:
+        raise ValueError(f"{speed} TFLOP/s")
+    return speed
 
 
 def judge(config: TrainConfig, speeds: Mapping[Member, float], *, is_cpu: bool) -> Cell:

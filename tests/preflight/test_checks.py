@@ -227,6 +227,12 @@ def test_unequal_gpus_are_told_what_balance_gains(
         assert (cell.where, cell.value) == ("rank 1 on beta", "50 TFLOP/s in bf16; rank 0 on alpha 100 TFLOP/s")
 
 
+def test_a_speed_that_no_device_has_is_refused() -> None:
+    for said in (0.0, -1.0, float("nan"), float("inf"), "fast"):
+        with pytest.raises(ValueError, match=r"TFLOP/s|could not convert"):
+            speed._speed({"tflops": said})
+
+
 def test_an_error_of_a_task_is_an_answer() -> None:
     def broken(context: Context) -> dict[str, object]:
         raise RuntimeError("[enforce fail at x.cc]\nstack")

@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from modules.config import TrainConfig
-from modules.machine import (
-    Gpu,
-    can_map_memory,
-    is_loopback_name,
-    network_cards,
-    route_to,
-    route_to_master,
-    visible_gpus,
-)
+from modules.machine import Gpu, can_map_memory, is_loopback_name, network_cards, route_to, route_to_master
 from modules.run.launch.placement import ProcessPlacement
 
 MULTI_PROCESS_MODES: Final = frozenset({"distributed", "fully_sharded"})
@@ -80,13 +72,13 @@ def build_launch_environment(
     return LaunchEnvironment(added, user_set, wanted)
 
 
-def restricted_to(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which a start sees only these of the GPUs that it sees in `environment`.
+def restricted_to(gpus: Sequence[Gpu], visible: Sequence[Gpu], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which a start sees only these of the GPUs that are `visible` in `environment`, in its order.
 
     The user's own words for them stay: in another order than nvidia-smi's, they may mean other GPUs than Tandem knows.
     """
-    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
-        words = dict(zip(visible_gpus(environment), visible.split(","), strict=False))
+    if (own := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        words = dict(zip(visible, own.split(","), strict=False))
         return {"CUDA_VISIBLE_DEVICES": ",".join(words[gpu].strip() for gpu in gpus)}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(_cuda_name(gpu, {}) for gpu in gpus)}
 

@@ -227,11 +227,12 @@ def _first_gpus(folder: RunFolder, count: int | None) -> list[int] | None:
 
 def _variables(indices: Sequence[int]) -> dict[str, str]:
     """Those with which a run sees only these GPUs. Raises ConfigError if one of them has gone."""
-    gpus = [gpu for gpu in visible_gpus() if gpu.index in indices]
+    visible = visible_gpus()
+    gpus = [gpu for gpu in visible if gpu.index in indices]
     if missing := set(indices).difference(gpu.index for gpu in gpus):
         gone = f"GPU {min(missing)}, which the queue has chosen, cannot be used any more"
         raise ConfigError(gone, "See nvidia-smi, and let the entry wait again: it gets another one")
-    return restricted_to(gpus, os.environ)
+    return restricted_to(gpus, visible, os.environ)
 
 
 def cause_of_end(folder: RunFolder, events: EventSummary, code: int | None) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from modules.config import TrainConfig
 from modules.machine import Gpu
-from modules.run.launch import environment
 from modules.run.launch.environment import restricted_to
 from modules.run.launch.placement import gpus_needed
 from modules.run.queue.entries import Entry, Resources
@@ -76,9 +75,10 @@ def test_an_entry_whose_own_run_has_not_ended_waits_for_it() -> None:
     assert why_waiting(entry(), [0, 1], [own]) == "Waits until its run, which is at work already, has ended"
 
 
-def test_a_start_sees_the_gpus_that_it_has_got(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_sees_the_gpus_that_it_has_got() -> None:
     gpu = Gpu(3, "", 0, "GPU-c", cuda_index=2)
+    visible = [Gpu(5, "", 0, ""), gpu]
     for own in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):  # in which 2 is another one
-        assert restricted_to([gpu], own) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2"}
-    monkeypatch.setattr(environment, "visible_gpus", lambda variables: [Gpu(5, "", 0, ""), gpu])
-    assert restricted_to([gpu], {"CUDA_VISIBLE_DEVICES": "5, 3"}) == {"CUDA_VISIBLE_DEVICES": "3"}, "the user's word"
+        assert restricted_to([gpu], visible, own) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2"}
+    own_words = restricted_to([gpu], visible, {"CUDA_VISIBLE_DEVICES": "5, 3"})
+    assert own_words == {"CUDA_VISIBLE_DEVICES": "3"}, "the user's word"
