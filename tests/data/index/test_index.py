@@ -357,7 +357,7 @@ from modules.data.index.build import build_index
 from modules.data.index.captions import Captions
 from tests.data.helpers import config_for
 images, cache, stop_at = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-journal._FLUSH_S = 0.0
+journal._FLUSH_S, concept_rows._THREADS = 0.0, 1  # so that none lags behind with a part of the files
 find = Captions.find
 def stop(self, path, **given):
     if path == stop_at:
